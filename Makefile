@@ -20,7 +20,7 @@ help:
 	@echo "make style     ruff: lint and format check (make format: apply)"
 	@echo "make types     mypy --strict"
 	@echo "make check     style, types, simulate, test-all"
-	@echo "make nightly   slow tests, TPC-DS, longer simulation, ratchet: hours; writes docs/nightly.md"
+	@echo "make nightly   all tests, TPC-DS, longer simulation, ratchet: hours; writes docs/nightly.md"
 	@echo "make bench     the 22 queries beside DuckDB (SCALE=1 make bench)"
 	@echo "make ratchet   compare CPU time with the last release (AGAINST=commit make ratchet)"
 	@echo "make ratchet-quick  the same in two minutes, as CI does"

@@ -19,6 +19,10 @@ class Peers(Generic[Peer]):
         """A sign of life; the peer is known from now on."""
         self._heard_at[peer] = now
 
+    def expect(self, peer: Peer, now: float) -> None:
+        """Wait for a sign of life from now on, unless the peer is known."""
+        self._heard_at.setdefault(peer, now)
+
     def forget(self, peer: Peer) -> None:
         """The peer is gone, or nobody waits for it any more."""
         self._heard_at.pop(peer, None)

@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -55,8 +56,9 @@ def pytest_configure(config: pytest.Config) -> None:
     would compile the packages anew. Temporary files go to a folder of the run's own, which must be
     empty at its end; only pytest keeps its `tmp_path`s where they can be looked at. Hypothesis has
     no deadlines: nothing is asserted of time, and the machine may be busy. It tries fewer examples
-    than by default, as each run tries others; where slow tests run, too, it tries more. numpy's
-    threads would only cost time in programs that tests start.
+    than by default, as each run tries others; where slow tests run, too, it tries more. What tests
+    say of examples is a part of that, such as `settings.default.max_examples // 4`. numpy's threads
+    would only cost time in programs that tests start.
     """
     # A shell that runs the tests in the background lets them ignore it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -126,6 +128,19 @@ def _remove_killed_runs() -> None:
         pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
         if pid.isdecimal() and not psutil.pid_exists(int(pid)):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow, and sorts the rest
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let `sample(n)` mark a test's quick cases as slow, but for the first of each n."""
+    cases: Counter[str] = Counter()
+    for item in items:
+        sample = item.get_closest_marker("sample")
+        if sample is not None and item.get_closest_marker("slow") is None:
+            name = item.nodeid.partition("[")[0]
+            if cases[name] % sample.args[0]:
+                item.add_marker(pytest.mark.slow)
+            cases[name] += 1
 
 
 def pytest_collection_finish() -> None:

@@ -19,10 +19,10 @@ from typing import Any, ClassVar, assert_never
 
 from msgspec import Struct, field
 
-from canary_core.machines.custody import Custody
-from canary_core.machines.inquiry import Inquiry
+from canary_core.machines.divergence_report import DivergenceReport
 from canary_core.machines.links import Links
 from canary_core.machines.partition import Key
+from canary_core.machines.snapshot_placement import SnapshotPlacement
 from canary_core.policy.balance import BALANCERS, PlannedMove, WorkerLoad
 from canary_core.policy.placement import place, reassign, recopy
 from canary_core.protocol.messages import (
@@ -146,7 +146,7 @@ class Controller(Machine[ControllerIn]):
         self._gathering_since = 0.0
         self._told_at = 0.0
         self._epoch = born << EPOCH_BITS  # greater than any of a predecessor
-        self._custody = Custody()
+        self._placement = SnapshotPlacement()
         self._complete = 0
         self._cuts: tuple[int, ...] = ()
         self._cut_ahead = 2
@@ -158,7 +158,7 @@ class Controller(Machine[ControllerIn]):
         self._results: dict[Key, tuple[ResultPart, Frames]] = {}
         # The complete result, with when it was; it is not told before all copies have returned.
         self._ready: tuple[Outcome, float] | None = None
-        self._inquiry = Inquiry()
+        self._divergence = DivergenceReport()
         self._moves = 0
         self._tasks = 0
 
@@ -243,8 +243,8 @@ class Controller(Machine[ControllerIn]):
             case Suspect():
                 self._on_suspect(now)
             case Trail():
-                self._inquiry.answer(sender, body)
-                return self._close_inquiry(now)
+                self._divergence.answer(sender, body)
+                return self._report_divergence(now)
             case ResultPart():
                 return self._on_result_part(body, frames, now)
             case Returned():
@@ -281,7 +281,7 @@ class Controller(Machine[ControllerIn]):
         self._heard.forgive(self._ticks.stall_s, now)
         for worker in self._heard.silent(now, settings.silence_s):
             self._lose(worker, now)
-        out += self._close_inquiry(now)
+        out += self._report_divergence(now)
         if self._members and now - self._told_at >= settings.report_s:
             self._told_at = now
             self._release_leavers(now)
@@ -298,7 +298,7 @@ class Controller(Machine[ControllerIn]):
             self._join(ready, now)
             return
         self._waiting[ready.worker] = ready
-        self._custody.note(ready.worker, ready.held, ready.groups)
+        self._placement.note(ready.worker, ready.held, ready.groups)
         if len(self._waiting) >= self._settings.workers:
             self._start(now)
 
@@ -332,7 +332,7 @@ class Controller(Machine[ControllerIn]):
     def _lose(self, worker: Address, now: float) -> None:
         """A worker is dead, or silent, or has restarted: its partitions continue elsewhere."""
         self._waiting.pop(worker, None)
-        self._custody.lose(worker)
+        self._placement.lose(worker)
         # One that leaves counts until it is through: it may have had something to forward.
         counted = worker in self._members or worker in self._released
         self._members.pop(worker, None)
@@ -355,8 +355,8 @@ class Controller(Machine[ControllerIn]):
         """Continue from the last stage that is stored completely, with the members of now."""
         self._epoch += 1
         self._links.begin(self._epoch, lambda _: True)
-        stage = self._custody.latest(1)
-        stored = self._custody.groups(stage)
+        stage = self._placement.latest(1)
+        stored = self._placement.groups(stage)
         sizes = sorted({1, self._settings.partitions, *stored})
         owners = {key: row.worker for key, row in self._rows.items() if key[0] in sizes}
         for size in sizes:
@@ -364,16 +364,16 @@ class Controller(Machine[ControllerIn]):
                 owners.update(self._placed(size))
         owners |= reassign(owners, self._stayers())
         self._rows = {
-            key: Entry(*key, worker, 1, self._custody.holder(stage, key, worker))
+            key: Entry(*key, worker, 1, self._placement.holder(stage, key, worker))
             for key, worker in sorted(owners.items())
         }
-        self._custody.retain(0, stage)
+        self._placement.retain(0, stage)
         self._complete = stage
         self._cuts = ()
         self._positions = dict.fromkeys(self._rows, stage)
         self._seen_at = {}
         self._results, self._ready = {}, None
-        self._inquiry.drop()
+        self._divergence.drop()
         for member in self._members.values():
             member.end, member.digest, member.has_partitions = 0, 0, False
             member.returned = None
@@ -389,7 +389,7 @@ class Controller(Machine[ControllerIn]):
 
     def _replicate(self) -> None:
         """Have the last snapshot copied, if too few hold it: the next death must not cost it."""
-        holders = self._custody.holders(self._complete)
+        holders = self._placement.holders(self._complete)
         for key, row in self._rows.items():
             if row.holder and key in holders:  # it is on its way to its worker, who keeps it too
                 holders[key] = tuple(dict.fromkeys((*holders[key], row.worker)))
@@ -455,12 +455,12 @@ class Controller(Machine[ControllerIn]):
                 self._positions[key] = max(self._positions[key], load.position)
                 self._seen_at[key] = sender
                 member.busy_s[key] = member.busy_s.get(key, 0.0) + load.busy_s
-        self._custody.note(sender, report.held, report.groups)
+        self._placement.note(sender, report.held, report.groups)
         if report.held:
-            complete = self._custody.latest(min(self._settings.copies, len(self._members)))
+            complete = self._placement.latest(min(self._settings.copies, len(self._members)))
             if complete > self._complete:
                 self._complete = complete
-                self._custody.retain(complete)
+                self._placement.retain(complete)
         if all(each.reports >= BALANCE_REPORTS for each in self._members.values()):
             self._rebalance()
 
@@ -563,7 +563,7 @@ class Controller(Machine[ControllerIn]):
             if self._can_go(worker):
                 everyone = list(self._members)
                 del self._members[worker]
-                self._custody.lose(worker)
+                self._placement.lose(worker)
                 self._released[worker] = None
                 self._heard.heard(worker, now)
                 self._announce_members(everyone)
@@ -575,7 +575,7 @@ class Controller(Machine[ControllerIn]):
             return False
         if any(self._seen_at.get(key) in {worker, None} for key in self._rows):
             return False
-        return self._custody.latest(1, {worker}) >= self._complete
+        return self._placement.latest(1, {worker}) >= self._complete
 
     # --- results and divergence ----------------------------------------------------------------
 
@@ -612,20 +612,20 @@ class Controller(Machine[ControllerIn]):
         if any(member.returned not in {None, digest} for member in awaited):
             self._on_suspect(now)
             return []
-        is_late = now - since > CONFIRM_WAIT_S and not self._inquiry.is_open
+        is_late = now - since > CONFIRM_WAIT_S and not self._divergence.is_open
         if is_late or all(member.returned is not None for member in awaited):
             return self._finish(outcome)
         return []
 
     def _on_suspect(self, now: float) -> None:
         """Copies of the driver differ: ask all for their stages, to name the first that does."""
-        if self._inquiry.open(now):
+        if self._divergence.open(now):
             for worker in self._members:
                 self._links.post(worker, TellTrail())
 
-    def _close_inquiry(self, now: float) -> list[Envelope]:
-        if self._inquiry.is_answered(self._members, now):
-            failure = self._inquiry.close()
+    def _report_divergence(self, now: float) -> list[Envelope]:
+        if self._divergence.is_answered(self._members, now):
+            failure = self._divergence.close()
             if failure is not None:
                 return self._finish(Outcome(failure))
         return []

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from canary_core.machines.partition import Partition
 from canary_core.machines.replica import Replica
-from canary_core.machines.shelf import Shelf, by_group
+from canary_core.machines.snapshot_store import SnapshotStore, by_group
 from canary_core.protocol.messages import PartitionLoad, Report
 
 
@@ -40,11 +40,11 @@ class Meter:
         now: float,
         replica: Replica,
         parts: Collection[Partition],
-        shelf: Shelf,
+        held: SnapshotStore,
     ) -> Report:
         """All that has happened since the last report."""
         assert self._reported_at is not None
-        groups, news = shelf.groups(), by_group(shelf.news)
+        groups, news = held.groups(), by_group(held.news)
         report = Report(
             end=replica.end,
             digest=replica.digest,
@@ -58,7 +58,7 @@ class Meter:
             held=news,
             groups={held.stage: groups[held.stage] for held in news},
         )
-        shelf.news.clear()
+        held.news.clear()
         self.restart()
         self._reported_at = now
         for part in parts:

@@ -22,17 +22,17 @@ from msgspec import structs
 
 from canary_core import stages, values
 from canary_core.driver import Driver, Source
-from canary_core.machines import shelf as snapshots
-from canary_core.machines.archive import Archive, plan_cuts
-from canary_core.machines.comparison import Comparison
+from canary_core.machines import snapshot_store as snapshots
+from canary_core.machines.digest_check import DigestCheck
 from canary_core.machines.exchange import Exchange, Reductions
 from canary_core.machines.links import Links
 from canary_core.machines.meter import Meter
 from canary_core.machines.moving import packed, unpacked
 from canary_core.machines.partition import Key, PackError, Partition, TaskError, drain, has_more
 from canary_core.machines.replica import Replica
-from canary_core.machines.shelf import by_group
 from canary_core.machines.signals import Signals
+from canary_core.machines.snapshot_store import by_group
+from canary_core.machines.snapshotter import Snapshotter, plan_cuts
 from canary_core.protocol.messages import (
     Advance,
     AskSignals,
@@ -162,7 +162,7 @@ class Worker(Machine[WorkerIn]):
         self._born = born
         self._neighbours = neighbours or _Unseen()
         self._links = Links(self.address, self._born)
-        self._archive = Archive(self._links)
+        self._snapshotter = Snapshotter(self._links)
         self._epoch = 0
         self._heard = Peers[Address]()  # the controller
         self._ticks = Ticks(address_, TICK_S)
@@ -182,7 +182,7 @@ class Worker(Machine[WorkerIn]):
         self._members: tuple[Address, ...] = ()
         self._floor = 0
         self._replica: Replica | None = None
-        self._comparison = Comparison()
+        self._digest_check = DigestCheck()
         self._wanted: set[int] = set()
         self._farewells: dict[Address, None] = {}
         self._said_left = False
@@ -235,7 +235,7 @@ class Worker(Machine[WorkerIn]):
         """Sizes of internal tables."""
         return {
             "partitions": len(self._exchange.parts),
-            "snapshot_bytes": self._archive.shelf.nbytes,
+            "snapshot_bytes": self._snapshotter.held.nbytes,
             "bytes_in_flight": self._links.bytes_in_flight,
         }
 
@@ -371,7 +371,7 @@ class Worker(Machine[WorkerIn]):
             self._cuts_known = len(replica.cuts)
             for part in self._exchange.parts.values():
                 plan_cuts(part, replica)
-        for stage in self._comparison.recorded(replica, before):
+        for stage in self._digest_check.recorded(replica, before):
             self._links.post(self._controller, Suspect(stage))
         if replica.returned:
             self._links.post(self._controller, Returned(replica.digest))
@@ -494,7 +494,7 @@ class Worker(Machine[WorkerIn]):
             case Keep():
                 self._on_keep(body, frames)
             case Replicate():
-                self._archive.replicate(body)
+                self._snapshotter.replicate(body)
             case TellTrail():
                 self._on_tell_trail()
             case Farewell():
@@ -524,7 +524,7 @@ class Worker(Machine[WorkerIn]):
             return out + self._leave() + self._links.tick(now)
         if self._replica is not None and self.meter.is_due(now, rules.report_s):
             parts = self._exchange.parts.values()
-            report = self.meter.report(now, self._replica, parts, self._archive.shelf)
+            report = self.meter.report(now, self._replica, parts, self._snapshotter.held)
             self._links.post(self._controller, report)
         self._ask_if_waiting(now)
         return out + self._links.tick(now)
@@ -555,8 +555,8 @@ class Worker(Machine[WorkerIn]):
 
     def _announce(self) -> None:
         """Tell the controller that this worker is there, and what it holds."""
-        held = by_group(self._archive.shelf.inventory())
-        ready = Ready(self.address, self._host, self._epoch, held, self._archive.shelf.groups())
+        held = by_group(self._snapshotter.held.inventory())
+        ready = Ready(self.address, self._host, self._epoch, held, self._snapshotter.held.groups())
         self._links.post(self._controller, ready)
 
     def _end(self) -> None:
@@ -570,7 +570,7 @@ class Worker(Machine[WorkerIn]):
         """The controller has given this worker up: come back as a new one."""
         self._born += 1
         self._links = Links(self.address, self._born)
-        self._archive = Archive(self._links)
+        self._snapshotter = Snapshotter(self._links)
         if self._replica is not None:
             self._replica.close()
         self._forget()
@@ -587,7 +587,7 @@ class Worker(Machine[WorkerIn]):
         self._epoch, self._begin, self._floor = epoch, begin, begin.floor
         self._signals.values.update(signals)
         self._heard.heard(self._controller, now)
-        self._archive.shelf.retain(0, begin.stage)
+        self._snapshotter.held.retain(0, begin.stage)
         self._links.begin(epoch, lambda peer: peer == self._controller)
         self._replica = Replica(
             self._driver,
@@ -621,10 +621,10 @@ class Worker(Machine[WorkerIn]):
             if mine:
                 self._restore(key, stage)
             else:
-                self._archive.send(key, stage, entry.worker, restore=True)
+                self._snapshotter.send(key, stage, entry.worker, restore=True)
 
     def _restore(self, key: Key, stage: int) -> None:
-        snapshot, frames = self._archive.shelf.get(stage, key)
+        snapshot, frames = self._snapshotter.held.get(stage, key)
         if key == SINGLE_KEY:
             self._signals.values.update(snapshots.signals_of(frames))
         self._attach(snapshots.restored(key, stage, snapshot, frames))
@@ -643,7 +643,7 @@ class Worker(Machine[WorkerIn]):
         order = [*range(me + 1, len(members)), *range(me)]
         order.sort(key=lambda place: hosts[place] == self._host)
         copies = self._begin.rules.copies - 1
-        self._archive.keepers = tuple([members[place] for place in order[:copies]])
+        self._snapshotter.keepers = tuple([members[place] for place in order[:copies]])
         for part in self._exchange.parts.values():
             part.sent.clear()  # a keeper that was none for a while may have dropped blobs
 
@@ -732,11 +732,11 @@ class Worker(Machine[WorkerIn]):
     def _store(self, part: Partition, replica: Replica) -> None:
         stage, _ = part.cuts[0]
         signals = self._signals.before(stage) if part.key == SINGLE_KEY else {}
-        self._archive.store(part, replica, signals)
+        self._snapshotter.store(part, replica, signals)
         self._exchange.runnable[part.key] = None
 
     def _on_keep(self, body: Keep, frames: Frames) -> None:
-        self._archive.keep(body, frames)
+        self._snapshotter.keep(body, frames)
         if body.restore:
             self._restore((body.size, body.index), body.stage)
 
@@ -746,20 +746,20 @@ class Worker(Machine[WorkerIn]):
         replica = self._replica
         assert replica is not None
         self._floor = body.floor
-        self._comparison.forget(body.floor)
+        self._digest_check.forget(body.floor)
         self._compare(body.witness - 1, body.digest)
         for stage in body.cuts:
             replica.demand_cut(stage)
         replica.prune(body.floor)
         self._cuts_known = len(replica.cuts)
-        self._archive.shelf.retain(body.complete)
+        self._snapshotter.held.retain(body.complete)
 
     def _compare(self, stage: int, digest: int) -> None:
         """Compare the digest of another copy of the driver with ours, now or when we get there."""
         replica = self._replica
         if replica is None or self._failed:
             return
-        if self._comparison.differs(replica, stage, digest):
+        if self._digest_check.differs(replica, stage, digest):
             self._links.post(self._controller, Suspect(stage))
 
     def _on_tell_trail(self) -> None:

@@ -228,7 +228,7 @@ class Files(Protocol):
         """Delete a node's replica of a file; no effect if the node does not answer."""
 
     def release(self, nodes: Collection[str]) -> None:
-        """Tell these draining nodes, and no others, that the session needs them no more."""
+        """Release exactly these draining nodes."""
 
 
 class Workplace(PlacementSource, Files, Protocol):

@@ -91,7 +91,8 @@ class ExecutorRunner:
                 self._runner.tell_progress()
                 self._runner.look_for_spilled()
                 PRINTS.write(self._name)
-            if self._is_doomed() and self._calls.idle_s > _REPORT_S:
+            idle_s = min(self._calls.idle_s, self._runner.idle_s)
+            if self._is_doomed() and idle_s > _REPORT_S:
                 # The front end has been told; only the end of the process stops that call. Not
                 # sooner: who has submitted it may run here, too, and would be lost with it.
                 os._exit(_STUCK_STATUS)
@@ -105,7 +106,8 @@ class ExecutorRunner:
 
     def _is_doomed(self) -> bool:
         """Whether the process has to end, as a call in it was given up and does not."""
-        return self._calls.left_behind() and self._own_process
+        left = [each.left_behind() for each in (self._calls, self._runner)]
+        return any(left) and self._own_process
 
     def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
         while self._is_doomed():

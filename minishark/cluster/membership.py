@@ -236,7 +236,7 @@ class Membership:
         return last if all(node.home == last.home for node in others) else None
 
     def release(self, names: Collection[str], nodes: Collection[Node]) -> None:
-        """These draining nodes, and no others, are needed no more."""
+        """Release exactly these draining nodes: the session needs nothing of them any more."""
         if not all(node.is_draining for node in nodes):
             # A task that ends may leave a result there, of which the session does not know yet.
             busy = {node.name for node in nodes if node.is_busy} | self.needed()

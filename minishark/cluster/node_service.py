@@ -31,6 +31,7 @@ import psutil
 from msgspec import structs
 
 from machine_kit.keys import Keys
+from machine_kit.peers import Peers
 from machine_kit.refusal import refuses
 from minishark.cluster import wire
 from minishark.cluster.connections import Connections
@@ -58,14 +59,12 @@ _SCHEDULERS_MAX = 8
 @dataclass(slots=True)
 class _Session:
     kept: wire.KeepSession | None
-    heard_s: float
     refuses: Future[bool] | None = None  # whether its host says that it is not there
 
-    def is_alive(self, host: str, now: float, ask: Callable[[str], Future[bool]]) -> bool:
+    def is_alive(self, host: str, silent_s: float, ask: Callable[[str], Future[bool]]) -> bool:
         """Whether it is, as far as is known on `host`; `ask` asks the host of a service."""
         if self.kept is not None and self.kept.location.host == host:
             return live_process(self.kept.pid, self.kept.started_s) is not None
-        silent_s = now - self.heard_s
         if silent_s < LEASE_S:
             return True
         if self.kept is None or silent_s >= CUT_OFF_MAX_S:
@@ -126,6 +125,7 @@ class NodeService(Service):
         meter = node_meter(paths, node.name, memory)
         self._store = Store(paths, node.name, node.host, files, meter)
         self._sessions: dict[str, _Session] = {}
+        self._sessions_heard = Peers[str]()
         self._reaped_s = 0.0
         self._drain_until_s: float | None = None  # None: it does not drain
         self._control: NodeControl | None = None
@@ -151,7 +151,8 @@ class NodeService(Service):
                 self.path(session)
                 for root in self._roots:
                     (root / session).mkdir(exist_ok=True)
-                self._sessions[session] = _Session(request, time.monotonic())
+                self._sessions[session] = _Session(request)
+                self._sessions_heard.heard(session, time.monotonic())
                 self._learn(request.schedulers)
                 return wire.Kept(self._welcome.schedulers)
             case wire.Announce(schedulers):
@@ -310,10 +311,12 @@ class NodeService(Service):
             for folder in root.glob(f"{SESSION_PREFIX}*"):
                 # A folder of an unknown session, made by a late task, gets a lease, too: the
                 # session's heartbeat may be on its way.
-                self._sessions.setdefault(folder.name, _Session(None, now))
+                self._sessions.setdefault(folder.name, _Session(None))
+                self._sessions_heard.expect(folder.name, now)
         self._held.tidy(now)
+        ask = partial(self.in_background, refuses)
         for name, session in list(self._sessions.items()):
-            if not session.is_alive(self.node.host, now, partial(self.in_background, refuses)):
+            if not session.is_alive(self.node.host, self._sessions_heard.silent_s(name, now), ask):
                 self._remove_session(name)
                 if session.kept is not None and session.kept.location.host == self.node.host:
                     for path in (session.kept.location.memory, session.kept.location.disk):
@@ -326,6 +329,7 @@ class NodeService(Service):
     def _remove_session(self, name: str) -> None:
         self._paths.remove(name, (self._store_name,))
         self._sessions.pop(name, None)
+        self._sessions_heard.forget(name)
         self._held.end(name)
 
     def stop(self) -> None:

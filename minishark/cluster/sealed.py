@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from machine_kit.endpoint import Endpoint
 from minishark.cluster import wire
 from minishark.cluster.connections import MALFORMED
 from minishark.cluster.links import CHUNK_BYTES
@@ -67,20 +68,22 @@ def is_available() -> bool:
 
 
 class Sender:
-    """Listens on a port that the system chooses, and sends what was offered; thread-safe."""
+    """Listens on a port that the system chooses, and sends what was offered.
 
-    def __init__(self, host: str) -> None:
+    Whoever waits at `sockets` lets readers in; each is served on a thread of its own.
+    """
+
+    def __init__(self, host: str, sockets: Endpoint) -> None:
         """Listen on an interface; OSError if that can't be."""
         self._listener = socket.create_server((host, 0))
+        self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         self._offers: dict[bytes, tuple[bytes, Chunks, float]] = {}  # by ticket, until when
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()  # guards the two above
         self._sending = 0
         self._strangers = threading.BoundedSemaphore(_STRANGERS_MAX)
-        self._stopping = False
-        self._thread = threading.Thread(target=self._accept, name="minishark-sealed", daemon=True)
-        self._thread.start()
+        sockets.watch(self._listener.fileno(), self._accept)
 
     def offer(self, chunks: Chunks) -> wire.Sealed | None:
         """Have chunks ready for a reader, which gets this; None if there are too many by now."""
@@ -100,23 +103,23 @@ class Sender:
                 del self._offers[ticket]
 
     def _accept(self) -> None:
-        while not self._stopping:
-            try:
-                peer, _ = self._listener.accept()
-            except OSError:  # it is closed, the peer is gone already, or too many files are open
-                if not self._stopping:
-                    time.sleep(_STEP_S)
-                continue
-            if not self._strangers.acquire(blocking=False):
-                peer.close()
-                continue
-            with self._lock:
-                self._open.add(peer)
-            try:
-                threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
-            except RuntimeError:  # the system has no more threads
-                self._strangers.release()
-                self._close(peer)
+        try:
+            peer, _ = self._listener.accept()
+        except BlockingIOError:  # the peer is gone already
+            return
+        except OSError:  # too many files are open, and the peer still waits
+            time.sleep(_STEP_S)
+            return
+        if not self._strangers.acquire(blocking=False):
+            peer.close()
+            return
+        with self._lock:
+            self._open.add(peer)
+        try:
+            threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
+        except RuntimeError:  # the system has no more threads
+            self._strangers.release()
+            self._close(peer)
 
     def _serve(self, peer: socket.socket) -> None:
         try:
@@ -157,11 +160,7 @@ class Sender:
         peer.close()
 
     def stop(self) -> None:
-        """Close all connections, and drop what was offered."""
-        self._stopping = True
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # which wakes `accept`
-        self._thread.join()
+        """Close all connections, and drop what was offered; nobody waits at the sockets now."""
         self._listener.close()
         with self._lock:
             self._offers.clear()

@@ -29,6 +29,7 @@ import zmq
 from machine_kit.endpoint import Endpoint
 from machine_kit.errors import TransportError
 from machine_kit.keys import Keys
+from machine_kit.peers import Peers
 from minishark.cluster import sealed, wire
 from minishark.cluster.connections import MALFORMED
 from minishark.cluster.links import CREDIT_MAX, Compression, Processor, chunk_bytes
@@ -60,7 +61,6 @@ _COPIES_MAX = 64  # of a file, that are known
 class _Transfer:
     """Parts of files that are being sent to a peer."""
 
-    heard_s: float  # when the peer granted credit the last time, on the monotonic clock
     chunks: Iterator[tuple[wire.Chunk, memoryview]] = field(default_factory=lambda: iter(()))
     credit: int = 0  # how many more chunks the peer has granted
     link_bytes_s: float = 0.0  # the bandwidth that it has measured
@@ -94,6 +94,7 @@ class Service:
         self._paths = paths
         self._store_name = store_name
         self._transfers: dict[bytes, _Transfer] = {}
+        self._readers = Peers[bytes]()  # who granted credit for them
         self._spreads: OrderedDict[str, _Spread] = OrderedDict()  # by file
         self._processor = Processor()
         self._finished: queue.SimpleQueue[tuple[bytes, wire.Reply]] = queue.SimpleQueue()
@@ -113,7 +114,7 @@ class Service:
         if not endpoint.startswith("ipc://") and sealed.is_available():
             host = (bind or endpoint).removeprefix("tcp://").rpartition(":")[0]
             with contextlib.suppress(OSError):  # all goes through ZeroMQ then
-                self._sealed = sealed.Sender(host.strip("[]*"))
+                self._sealed = sealed.Sender(host.strip("[]*"), self._sockets)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="minishark-replication")
         self._thread = threading.Thread(target=self._loop, name="minishark-service", daemon=True)
 
@@ -153,9 +154,8 @@ class Service:
                 self._processor.seen(*_scheduled())
             if now - ticked_s >= _TICK_S:
                 ticked_s = now
-                for peer, transfer in list(self._transfers.items()):
-                    if now - transfer.heard_s > _TRANSFER_SILENCE_MAX_S:
-                        del self._transfers[peer]
+                for peer in self._readers.silent(now, _TRANSFER_SILENCE_MAX_S):
+                    self._end(peer)
                 if self._sealed is not None:
                     self._sealed.tidy()
                 self._tidy()
@@ -245,7 +245,7 @@ class Service:
             if other is not None:
                 self._reply(peer, other)
                 return
-        transfer = _Transfer(heard_s=time.monotonic())
+        transfer = _Transfer()
         transfer.chunks = self._chunks(request, transfer)
         try:
             offer = self._offered(request, transfer)
@@ -324,7 +324,7 @@ class Service:
         transfer = self._transfers.get(peer)
         if transfer is None:
             return  # late credit, for a transfer whose last chunk has been sent
-        transfer.heard_s = time.monotonic()
+        self._readers.heard(peer, time.monotonic())
         transfer.link_bytes_s = link_bytes_s
         transfer.credit = min(CREDIT_MAX, transfer.credit + credit)
         try:
@@ -334,7 +334,7 @@ class Service:
                 frames: list[bytes | memoryview] = [peer, wire.encode_message(header), chunk]
                 self._socket.send_multipart(frames, zmq.NOBLOCK, copy=len(chunk) < _COPIED_BYTES)
                 if header.last:
-                    del self._transfers[peer]
+                    self._end(peer)
                     return
         except Exception as error:  # noqa: BLE001 - one bad request must not end the service
             self._fail(peer, error)
@@ -355,8 +355,13 @@ class Service:
         return msgspec.structs.replace(header, raw=len(chunk)), packed
 
     def _fail(self, peer: bytes, error: Exception) -> None:
-        self._transfers.pop(peer, None)
+        self._end(peer)
         self._reply(peer, wire.Failure(str(error)))
+
+    def _end(self, peer: bytes) -> None:
+        """A transfer is over."""
+        self._transfers.pop(peer, None)
+        self._readers.forget(peer)
 
     # The end
 

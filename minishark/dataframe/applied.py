@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +15,8 @@ import pyarrow as pa
 from minishark.dataframe.local import SchemaLike, declared_columns
 from minishark.dataframe.row import Row, rows_of
 from minishark.errors import DataError, OptionError
+from minishark.worker.call_policy import CallPolicy
+from minishark.worker.calls import MapCalls, Shape, is_async, makes_instances
 from minishark.worker.functions import Function
 from minishark.worker.protocol import TaskFunction
 from minishark.worker.values import unsendable
@@ -49,6 +53,49 @@ class EachRow:
     def __call__(self, rows: Iterator[Row]) -> None:
         for row in rows:
             self.fn(row)
+
+
+ON_ERROR = ("raise", "null", "quarantine")
+
+
+def map_calls(label: str, fn: Callable[..., Any], shape: Shape, policy: CallPolicy) -> MapCalls:
+    """Calls of a function, or of instances of a class, that was checked.
+
+    Raises:
+        OptionError: it can't be called, or an option is not valid.
+    """
+    check_callable(label, fn)
+    if makes_instances(fn) and not _instances_are_callable(fn):
+        raise OptionError(
+            f"{label}() was given a class whose instances can't be called: give it a __call__, or "
+            "pass a function."
+        )
+    if policy.on_error not in ON_ERROR:
+        raise OptionError(f"on_error is one of {', '.join(map(repr, ON_ERROR))}.")
+    counts: tuple[tuple[str, Any, int], ...] = (
+        ("batch_rows", shape.block_rows, 1),
+        ("retries", policy.retries, 0),
+        ("concurrency", policy.concurrency, 1),
+    )
+    for name, value, least in counts:
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise OptionError(f"{name} of {label}() is a whole number of at least {least}.")
+    if not 0 <= policy.backoff_s < math.inf:
+        raise OptionError(f"backoff_s of {label}() is a number of seconds, 0 or more.")
+    if policy.timeout_s is not None and not 0 < policy.timeout_s < math.inf:
+        raise OptionError(f"timeout_s of {label}() is a number of seconds above 0, or None.")
+    if policy.concurrency > 1 and not is_async(fn):
+        raise OptionError(
+            f"concurrency of {label}() is for async functions: plain ones run one call at a time "
+            "in each executor. Write `async def`, with asyncio.to_thread for what blocks."
+        )
+    return MapCalls(fn, shape, policy)
+
+
+def _instances_are_callable(fn: Any) -> bool:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return any("__call__" in vars(each) for each in fn.__mro__)
 
 
 def task_function(

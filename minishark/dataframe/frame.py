@@ -57,6 +57,7 @@ from minishark.query.sinks import Layout
 from minishark.query.sources import HeldSource
 from minishark.sources.optional import library
 from minishark.tables.cached import CachedRows
+from minishark.worker.call_policy import CallPolicy
 from minishark.worker.functions import MapBatches, MapFrames, MapTable
 
 if TYPE_CHECKING:
@@ -149,6 +150,11 @@ class DataFrame(Frame, CamelCase):
         meant = spelt_otherwise(name, methods)
         if meant is not None:
             return pyspark_method(self, meant)
+        if name == "rejected":
+            raise AttributeError(
+                'Only map_batches() and map_rows() with on_error="quarantine" have rejected rows.',
+                name=name,
+            )
         near = frame_hint(name) or nearest(name, [*self.columns, *methods])
         raise AttributeError(f"DataFrame has no column or method {name!r}.{near}", name=name)
 
@@ -1072,6 +1078,124 @@ class DataFrame(Frame, CamelCase):
             schema: the columns that it returns; see `map_partitions`.
         """
         return self._mapped("map_in_pandas", MapFrames, fn, schema)
+
+    def map_batches(
+        self,
+        fn: Callable[..., Any],
+        schema: SchemaLike,
+        *,
+        batch_rows: int = 1024,
+        on_error: str = "raise",
+        retries: int = 0,
+        backoff_s: float = 0.1,
+        timeout_s: float | None = None,
+        concurrency: int = 1,
+    ) -> DataFrame:
+        """What a function returns for batches of rows, with a say in what becomes of failures.
+
+        A batch that is done is not done again if its executor dies meanwhile, as long as its task
+        is repeated on the same host.
+
+        Args:
+            fn: takes a pyarrow table and returns one of any kind (see `map_partitions`). Or a
+                class: each executor makes an instance, once, and calls that with tables; a
+                `functools.partial` of it has its arguments. Functions and `__call__` may be
+                `async def`.
+            schema: the columns that it returns; see `map_partitions`.
+            batch_rows: the number of rows in a batch; the last of a partition has fewer.
+            on_error: what becomes of a batch if `fn` raises, takes too long, or returns what does
+                not fit the schema. "raise": the job ends. "null": it gives a row of NULLs for
+                each of its rows. "quarantine": its rows are left out, and stand in `rejected`.
+            retries: how many times a call is repeated before it counts as failed.
+            backoff_s: seconds before it is repeated, twice as many each time, up to a minute; the
+                half of it is left to chance.
+            timeout_s: seconds that a call may take; None for any time.
+            concurrency: how many calls of an async function run at a time in each task.
+
+        Raises:
+            DataError: the schema is not valid.
+            OptionError: an option is not valid, or the function can't be pickled.
+
+        Examples:
+            >>> df = session.create_dataframe([(1,), (0,), (4,)], ["x"])
+            >>> def inverse(rows):
+            ...     return [{"y": 1 / x} for x in rows["x"].to_pylist()]
+            >>> import pyarrow as pa
+            >>> found = df.map_batches(
+            ...     lambda rows: pa.Table.from_pylist(inverse(rows)),
+            ...     "y DOUBLE",
+            ...     batch_rows=1,
+            ...     on_error="quarantine",
+            ... )
+            >>> found.collect()
+            [Row(y=1.0), Row(y=0.25)]
+            >>> found.rejected.select("x", "error").collect()
+            [Row(x=0, error='division by zero')]
+        """
+        policy = CallPolicy(
+            on_error=on_error,
+            retries=retries,
+            backoff_s=backoff_s,
+            timeout_s=timeout_s,
+            concurrency=concurrency,
+        )
+        return DataFrame(partitioned.mapped_batches(self._query, fn, schema, batch_rows, policy))
+
+    def map_rows(
+        self,
+        fn: Callable[..., Any],
+        schema: SchemaLike,
+        *,
+        on_error: str = "raise",
+        retries: int = 0,
+        backoff_s: float = 0.1,
+        timeout_s: float | None = None,
+        concurrency: int = 1,
+    ) -> DataFrame:
+        """What a function returns for each row, with a say in what becomes of rows that fail.
+
+        Args:
+            fn: takes a Row and returns a row: a tuple, a mapping or a Row; with a single column,
+                its value will do. Or a class, or async, as for `map_batches`.
+            schema: the columns that it returns; see `map_partitions`.
+            on_error: as for `map_batches`, of single rows.
+            retries: how many times a call is repeated before it counts as failed. A value that
+                does not fit its column's type fails without.
+            backoff_s: seconds before it is repeated; see `map_batches`.
+            timeout_s: seconds that a call may take; None for any time.
+            concurrency: how many calls of an async function run at a time in each task.
+
+        Raises:
+            DataError: the schema is not valid.
+            OptionError: an option is not valid, or the function can't be pickled.
+
+        Examples:
+            >>> df = session.create_dataframe([("1",), ("2b",)], ["text"])
+            >>> df.map_rows(lambda row: int(row.text), "number BIGINT", on_error="null").collect()
+            [Row(number=1), Row(number=None)]
+        """
+        policy = CallPolicy(
+            on_error=on_error,
+            retries=retries,
+            backoff_s=backoff_s,
+            timeout_s=timeout_s,
+            concurrency=concurrency,
+        )
+        return DataFrame(partitioned.mapped_rows(self._query, fn, schema, policy))
+
+    @property
+    def rejected(self) -> DataFrame:
+        """The rows for which the function of `map_batches` or `map_rows` has failed.
+
+        Their columns, and `error_type`, `error` and `attempts`: how many times it was called. To
+        ask for them and for the other rows calls nothing twice.
+
+        Raises:
+            AttributeError: this DataFrame was not made with `on_error="quarantine"`.
+        """
+        if self._query.rejected is None:  # then Python goes on to __getattr__: a column, perhaps
+            raise AttributeError(name="rejected")
+        return DataFrame(self._query.rejected)
 
     def _mapped(self, label: str, kind: Any, fn: Any, schema: SchemaLike) -> DataFrame:
         return DataFrame(partitioned.mapped(self._query, label, kind, fn, schema))

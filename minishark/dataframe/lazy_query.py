@@ -45,6 +45,7 @@ class LazyQuery:
     verified: bool = False  # whether every answer is compared with plain DuckDB's
     persisted: Persisted | None = None  # set while `persist` is in effect
     metrics: QueryMetrics | None = None  # of the last run that ended
+    rejected: LazyQuery | None = None  # the rows for which the function that made it has failed
 
     @property
     def is_distributed(self) -> bool:

@@ -8,19 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from minishark.dataframe.applied import OfRows, check_callable, takes_key, task_function
+from minishark.dataframe import verbs
+from minishark.dataframe.applied import (
+    OfRows,
+    check_callable,
+    map_calls,
+    takes_key,
+    task_function,
+)
 from minishark.dataframe.column import Column, column_or_name, flat, only_reference
 from minishark.dataframe.lazy_query import LazyQuery, Persisted, wide_integers
-from minishark.dataframe.local import SchemaLike
+from minishark.dataframe.local import SchemaLike, declared_columns
 from minishark.dataframe.names import ident
+from minishark.dataframe.row import rows_of
 from minishark.dataframe.runtime import Runtime
 from minishark.dataframe.select import QueryText, Scoped, Select, Source, relation, select_from
 from minishark.errors import OptionError
 from minishark.model.expressions import numbered
 from minishark.query.sinks import Layout
 from minishark.tables.cached import CachedRows
+from minishark.tables.store import stored_schema
+from minishark.worker.call_policy import CallPolicy
+from minishark.worker.calls import REJECTED_FIELDS, Batches, EachRow, Shape, rejected_names
 from minishark.worker.functions import ForEach, Function, MapGroups, SortRows
 
 
@@ -213,6 +225,54 @@ def mapped(
     # `MapTable`, `MapBatches` or `MapFrames`.
     check_callable(label, fn)
     return _applied(query, label, kind(fn), schema)
+
+
+def mapped_batches(
+    query: LazyQuery,
+    fn: Callable[..., Any],
+    schema: SchemaLike,
+    batch_rows: int,
+    policy: CallPolicy,
+) -> LazyQuery:
+    """What a function returns for batches of rows."""
+    return _called(query, "map_batches", fn, schema, Batches(batch_rows), policy)
+
+
+def mapped_rows(
+    query: LazyQuery, fn: Callable[..., Any], schema: SchemaLike, policy: CallPolicy
+) -> LazyQuery:
+    """What a function returns for each row."""
+    shape = EachRow(partial(rows_of, integers=tuple(wide_integers(query))))
+    return _called(query, "map_rows", fn, schema, shape, policy)
+
+
+def _called(
+    query: LazyQuery,
+    label: str,
+    fn: Callable[..., Any],
+    schema: SchemaLike,
+    shape: Shape,
+    policy: CallPolicy,
+) -> LazyQuery:
+    calls = map_calls(label, fn, shape, policy)
+    if policy.on_error != "quarantine":
+        return _applied(query, label, calls, schema)
+    declared = dict(declared_columns(schema))
+    columns = stored_schema(query.runtime.bind(query.sql()))
+    fields = rejected_names(len(columns))
+    types = [*(column.type for column in columns), *(type_ for _, type_ in REJECTED_FIELDS)]
+    texts = ", ".join(f"{field} {type_}" for field, type_ in zip(fields, types, strict=True))
+    *_, aside = numbered([*declared, "rejected"])
+    found = _applied(query, label, calls, {**declared, aside: f"STRUCT({texts})[]"})
+    flag, names = ident(aside), [ident(name) for name in declared]
+    good = found.derived(verbs.filtered(found.to_select(), f"{flag} IS NULL"))
+    bad = found.derived(verbs.filtered(found.to_select(), f"{flag} IS NOT NULL"))
+    shown = numbered([*(column.name for column in columns), *(n for n, _ in REJECTED_FIELDS)])
+    parts = [
+        f"{flag}[1].{field} AS {ident(name)}" for field, name in zip(fields, shown, strict=True)
+    ]
+    rejected = verbs.project_expressions(bad, parts)
+    return replace(verbs.project_expressions(good, names), rejected=rejected)
 
 
 def foreach_partition(query: LazyQuery, label: str, fn: Callable[..., Any]) -> None:

@@ -28,6 +28,7 @@ from minishark.worker.protocol import ScalarFunction
 
 _WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
 NULL_HANDLINGS = ("default", "special")
+UDF_ON_ERROR = ("raise", "null")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +217,7 @@ class UserFunctions:
         vectorized: bool = False,
         null_handling: str = "default",
         deterministic: bool = True,
+        on_error: str = "raise",
     ) -> Callable[..., Column]:
         """Make a Python function callable from SQL, replacing one of the same name.
 
@@ -233,6 +235,8 @@ class UserFunctions:
                 called. "special": it is called with None.
             deterministic: whether equal arguments always give equal results; if not, it is called
                 once for each row, like random().
+            on_error: "raise": what `fn` raises ends the query. "null": the result is NULL where it
+                raises; with `vectorized`, it is called again with single rows then.
 
         Returns:
             A function of Columns or column names that returns a Column.
@@ -250,10 +254,14 @@ class UserFunctions:
         return_type = "string" if return_type is None else return_type
         if null_handling not in NULL_HANDLINGS:
             raise OptionError(f"null_handling is one of {', '.join(NULL_HANDLINGS)}.")
+        if on_error not in UDF_ON_ERROR:
+            raise OptionError(f"on_error of a function in SQL is one of {', '.join(UDF_ON_ERROR)}.")
         if not name.isidentifier():
             raise OptionError(f"{name!r} can't be called in SQL; use letters, digits and _.")
         returns = _type(return_type)
         run = fn if vectorized else _giving(fn, returns)
+        if on_error == "null":
+            run = NullForArrays(run) if vectorized else NullForValues(run)
         function = ScalarFunction(
             name=name.lower(),
             pickled=pickled(name, run),
@@ -318,6 +326,38 @@ class OfWhole(_Of):
         if type(found) is int or found is None or isinstance(found, Integral):
             return found
         return math.trunc(found) if isinstance(found, Real | Decimal) else found
+
+
+@dataclass
+class NullForValues(_Of):
+    """A function that returns None where it would raise."""
+
+    def __call__(self, *values: Any) -> Any:
+        try:
+            return self.fn(*values)
+        except MemoryError:  # says nothing of the values
+            raise
+        except Exception:  # noqa: BLE001 - whatever user code raises
+            return None
+
+
+@dataclass
+class NullForArrays(_Of):
+    """A function of Arrow arrays that gives NULL for rows for which it would raise."""
+
+    def __call__(self, *arrays: Any) -> Any:
+        try:
+            return self.fn(*arrays)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - whatever user code raises
+            if len(arrays[0]) == 1:
+                return [None]
+        return [
+            value.as_py() if hasattr(value, "as_py") else value
+            for row in range(len(arrays[0]))
+            for value in self(*(array.slice(row, 1) for array in arrays))
+        ]
 
 
 def _fields_of(type_: str) -> tuple[str, ...]:

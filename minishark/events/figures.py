@@ -33,6 +33,8 @@ class TaskFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             or session that sent them.
         spilled_bytes: what DuckDB had on disk at a time for lack of memory, at most; looked at four
             times a second, and at the end.
+        retried_calls: calls of a Python function that were repeated, as they had failed.
+        rejected_rows: rows of such calls that failed for good, and were set aside or are NULL.
         run_s: run time.
         queue_s: time between submission and start, messages included.
         local: whether its node stores the table partitions that it reads; None if it reads none.
@@ -46,6 +48,8 @@ class TaskFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     disk_bytes: int = 0
     received: Mapping[str, int] = {}
     spilled_bytes: int = 0
+    retried_calls: int = 0
+    rejected_rows: int = 0
     run_s: float = 0.0
     queue_s: float = 0.0
     local: bool | None = None
@@ -201,6 +205,20 @@ FIGURES: dict[str, Figure] = {
             label="spilled",
             says="Bytes that DuckDB had on disk for lack of memory, the most of each task.",
             metric="task_spilled_bytes_total",
+        ),
+        Figure(
+            name="retried_calls",
+            is_rare=True,
+            label="calls repeated",
+            says="Calls of Python functions that were repeated, as they had failed.",
+            metric="task_retried_calls_total",
+        ),
+        Figure(
+            name="rejected_rows",
+            is_rare=True,
+            label="rows rejected",
+            says="Rows for which a Python function has failed for good.",
+            metric="task_rejected_rows_total",
         ),
     )
 }

@@ -262,9 +262,13 @@ class QueryPlanner:
         known, tables = self.catalog.at_once(), Catalog()
         for table in read:
             tables.add(table)
-        for name in (*bound.tables, *logical.tables):
-            if name not in tables and name.lower() not in found.sources:
-                tables.add(known.get(name))
+        for name in dict.fromkeys((*logical.tables, *bound.tables)):
+            if name in tables or name.lower() in found.sources:
+                continue
+            # The text may only seem to name a table, and other queries' are none of this catalog.
+            seen = known.get(name) if name in logical.tables else known.find(name)
+            if seen is not None:
+                tables.add(seen)
         python = self.shared.functions.keys()
         calls_python = bool(python) and not python.isdisjoint(called_functions(logical))
         unknown = any(not p.reads_in_threads for table in read for p in table.partitions)

@@ -474,23 +474,25 @@ class Engine:
         tables = (self.tables.catalog.find(name) for name in dict.fromkeys(names))
         for name in [table.name for table in tables if table and not table.is_computed]:
             by = self._promiser(name, scope)
-            run = partial(self._computed, by, handlers)
+            run = partial(self._computed, by, scope, handlers)
             self.cached.compute(name, partial(self._fingerprint, by), run)
 
     def _computed(
         self,
-        scope: Scope,
+        promiser: Scope,
+        asker: Scope,
         handlers: tuple[ProgressHandler, ...],
         plan: CachePlan,
         sink: StoreAsTable,
     ) -> Table:
-        """The rows of a cached table."""
-        # Part of the query that needs it: it is not counted as another open one.
-        with self.observed(plan.sql, scope) as observer:
+        """The rows of a cached table: its text means what it meant where it was promised."""
+        # Part of the query that needs it: it is not counted as another open one, and cancelled
+        # with it, not with the queries of the session that promised it.
+        with self.observed(plan.sql, asker) as observer:
             query = _Query(
                 engine=self,
-                scope=scope,
-                planner=scope.planner,
+                scope=promiser,
+                planner=promiser.planner,
                 sql=plan.sql,
                 sink=sink,
                 handlers=handlers,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -34,15 +35,27 @@ def duckdb_schema(schema: pa.Schema, name: str) -> Schema:
             f"Columns {' and '.join(twice)} of {name} differ in case only, which SQL can't tell "
             "apart; rename one."
         )
-    with duckdb.connect() as connection:
-        try:
-            types = connection.from_arrow(schema.empty_table()).types
-        except (duckdb.Error, pa.ArrowException) as error:
-            raise UnsupportedError(f"{name} has a type that DuckDB lacks: {error}") from error
+    try:
+        types = _types(schema.serialize().to_pybytes())
+    except (duckdb.Error, pa.ArrowException) as error:
+        raise UnsupportedError(f"{name} has a type that DuckDB lacks: {error}") from error
     return tuple(
-        Column(column, "VARCHAR" if str(type_) == '"NULL"' else str(type_))
+        Column(column, "VARCHAR" if type_ == '"NULL"' else type_)
         for column, type_ in zip(schema.names, types, strict=True)
     )
+
+
+@lru_cache(maxsize=256)
+def _types(serialized: bytes) -> tuple[str, ...]:
+    """DuckDB's types of a schema, which are asked for with each version of a table.
+
+    They are remembered, as DuckDB takes some milliseconds to open a database.
+    """
+    import duckdb  # noqa: PLC0415 - as above
+
+    schema = pa.ipc.read_schema(pa.py_buffer(serialized))
+    with duckdb.connect() as connection:
+        return tuple(map(str, connection.from_arrow(schema.empty_table()).types))
 
 
 def text_of(value: Any, type_: pa.DataType) -> str | None:

@@ -28,7 +28,7 @@ from minishark.tables.patches import ApplyPatch
 from minishark.tables.scratch_database import Constraints, NewKeys, Shell
 from minishark.tables.store import StoreMany
 from minishark.tables.stores import ChangedTable, NumberedRows, StoreContext, Stored
-from minishark.tables.tables import NUMBERED
+from minishark.tables.tables import numbered_name
 
 _VALUES_MAX = 1_000  # in the text of a query; more go to the cluster as rows
 _INTEGER = re.compile(r"U?(?:TINY|SMALL|BIG|HUGE)?INT(?:EGER)?")
@@ -57,9 +57,9 @@ class MemoryTable(ChangedTable[Table]):
 
     @contextlib.contextmanager
     def numbered(self, *, is_alone: bool) -> Iterator[NumberedRows]:
-        numbered = self._context.tables.numbered(self._table, is_alone=is_alone)
-        view = CatalogView(self._context.catalog, [numbered])
-        yield NumberedRows(quote(numbered.name), view)
+        with self._context.tables.numbered(self._table, is_alone=is_alone) as numbered:
+            view = CatalogView(self._context.catalog, [numbered])
+            yield NumberedRows(quote(numbered.name), view)
 
     def rows_at(self, numbers: NDArray[Any]) -> pa.Table | None:
         if self._context.on_hosts():
@@ -121,7 +121,7 @@ class MemoryTable(ChangedTable[Table]):
 
     def wrong_rows(self, added: Stored[Table]) -> pa.Table | None:
         context, table, says = self._context, self._table, self.constraints()
-        new = replace(added.made, name=f"{NUMBERED}new_{table.folder}")
+        new = replace(added.made, name=numbered_name(f"new_{table.folder}"))
         rows = quote(new.name)
         wrong = [f"FROM {rows} WHERE NOT ({each}) LIMIT 1" for each in says.checks]
         for columns in says.keys:

@@ -312,7 +312,7 @@ class ScratchDatabase:
 
     def write_uncommitted(self, sql: str, target: Target) -> Written:
         """Run a statement that changes tables, in a transaction."""
-        with self._lock, self._shared.lock, self._shows(sql) as names:
+        with self._lock, self._shared.lock, self._shows(sql, named_only=True) as names:
             self._take((target.name,))
             if mentioned(sql, ("references",)):
                 self._take(mentioned(sql, names))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -91,6 +92,14 @@ class _Loaded:
     files: tuple[str, ...]  # of its partitions
 
 
+@dataclass(slots=True)
+class _Numbered:
+    """The names of a table's numbered rows in the planning database, and how many use them."""
+
+    names: set[str] = field(default_factory=set)
+    users: int = 0
+
+
 @dataclass(slots=True, kw_only=True)
 class Tables:
     """Loads tables into a cluster, and publishes them to the catalog and the planning database."""
@@ -118,8 +127,7 @@ class Tables:
     # By the folder of a load: nodes that have lost its files, and which version was current then.
     _emptied: dict[str, dict[str, int]] = field(default_factory=dict)
     deltas: DeltaWriter = field(init=False)
-    # By the folder of a load: the names under which its rows were numbered.
-    _numbered: dict[str, set[str]] = field(default_factory=dict)
+    _numbered: dict[str, _Numbered] = field(default_factory=dict)  # by the folder of a load
     _retired: DrainTracker = field(default_factory=DrainTracker)  # files of former versions
     # Folders of tables that are no more, with the transactions that may still read them.
     _forgotten: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -254,9 +262,8 @@ class Tables:
         self._origins.pop(folder, None)
         self._same_as.pop(folder, None)
         self.deltas.forget(folder)
-        for name in self._numbered.pop(folder, ()):
-            self.planning.remove_table(name)
         self._homes.pop(folder, None)
+        self._drop_numbered(folder)
         self._emptied.pop(folder, None)
         readers = self._transactions()
         if readers:  # they go on reading the tables that there were when they began
@@ -449,14 +456,16 @@ class Tables:
             if table.folder not in self._homes:
                 self.cluster.remove_folder(table.folder)
 
-    def numbered(self, table: Table, *, is_alone: bool = False) -> Table:
+    @contextlib.contextmanager
+    def numbered(self, table: Table, *, is_alone: bool = False) -> Iterator[Table]:
         """The same rows with their numbers, as a table that only views of the catalog have.
+
+        It can be planned within the block, also if others drop the table meanwhile.
 
         For a query that reads no other table (`is_alone`), nothing needs to be known of the rows to
         plan it, and large miniatures take long to make.
         """
-        # One word: a name that is part of another one may be taken for that.
-        name = f"{NUMBERED}{'alone_' if is_alone else ''}{table.folder}".replace("/", "_")
+        name = numbered_name(f"{'alone_' if is_alone else ''}{table.folder}")
         columns = (*table.statistics.columns, ColumnStatistics(distinct=table.rows))
         found = replace_fields(
             table,
@@ -470,13 +479,28 @@ class Tables:
             unknown = TableStatistics(1, 0, tuple(ColumnStatistics() for _ in columns))
             planned = replace_fields(found, statistics=unknown)
         with self._lock:
-            names = self._numbered.setdefault(table.folder, set())
-            if name in names:
+            numbered = self._numbered.setdefault(table.folder, _Numbered())
+            if name in numbered.names:
                 self.planning.update_table(planned)
             else:
                 self.planning.put_table(planned)
-                names.add(name)
-        return found
+                numbered.names.add(name)
+            numbered.users += 1
+        try:
+            yield found
+        finally:
+            with self._lock:
+                numbered.users -= 1
+            if table.folder not in self._homes:  # it was dropped
+                self._drop_numbered(table.folder)
+
+    def _drop_numbered(self, folder: str) -> None:
+        with self._lock:
+            numbered = self._numbered.get(folder)
+            if numbered is None or numbered.users:
+                return
+            for name in self._numbered.pop(folder).names:
+                self.planning.remove_table(name)
 
     def sweep(self) -> None:
         """Delete files of former versions, and tables, that nothing open can be reading."""
@@ -784,6 +808,11 @@ def _content(source: TableSource, layout: TableLayout) -> str | None:
     return load_name(
         source.reads, str(layout.partitions), *layout.partition_by, "columns", *columns
     )
+
+
+def numbered_name(of: str) -> str:
+    """The name of a table with numbered rows: one word, for which no text is searched in part."""
+    return NUMBERED + re.sub(r"\W", "_", of)
 
 
 def _relocated(new: Table, current: Table, doubted: Collection[str]) -> Table:

@@ -47,7 +47,7 @@ class Receiver(Protocol):
         """The call could not be run."""
 
 
-class Relatives(Protocol):
+class Nesting(Protocol):
     """The calls that a running call has submitted, which run in its stead while it waits."""
 
     def add(self, calls: Sequence[Call]) -> None:
@@ -84,7 +84,7 @@ class Call:
     files: tuple[FileSlice, ...]
     retries: int
     keeps: tuple[object, ...] = ()
-    family: Relatives | None = None
+    nested_in: Nesting | None = None
     task: tuple[Sent, int] | None = None
     sent_at: float = 0.0
     wait_s: float = math.inf

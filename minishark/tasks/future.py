@@ -83,8 +83,8 @@ class Future(concurrent.futures.Future[T], Generic[T]):
     def awaited(self) -> None:
         """Somebody wants to know: a call that waits for its own calls helps to run them."""
         call = self.call
-        if call is not None and call.family is not None:
-            call.family.help()
+        if call is not None and call.nested_in is not None:
+            call.nested_in.help()
 
     # As a receiver, on the cluster's thread
 

@@ -3,7 +3,7 @@
     submit ──► pending ──flush──► sent ──event──► over ──► receiver.returned / failed
                   │ ▲               │
                   │ └─ retried      └─ taken back ──┐
-                  └─ claimed ───────────────────────┴──► run here, for a call that waits (family)
+                  └─ claimed ───────────────────────┴──► run here, for a call that waits
 
 `flush` runs on the cluster's IO thread: what is submitted while that thread is busy goes out
 together. At most `_SENT_MAX` calls are sent; the others wait here, where cancelling them is free.
@@ -50,10 +50,10 @@ from minishark.events.kinds import CallEnded, CallsSubmitted, message, shortened
 from minishark.events.stream import EventStream
 from minishark.tasks.call import Call, CallOptions, Receiver, Sent
 from minishark.tasks.callbacks import Callbacks
-from minishark.tasks.family import Family
 from minishark.tasks.files import Files
 from minishark.tasks.functions import Function, Functions
 from minishark.tasks.keeping import keeping
+from minishark.tasks.nested_calls import NestedCalls
 from minishark.worker.protocol import (
     ProblemDetail,
     PythonJob,
@@ -169,10 +169,10 @@ class CallPool:
         """
         scope = SCOPE.get()
         if scope is not None:
-            family = scope.families.get(self)
-            if family is None:
-                family = scope.families[self] = Family(self, scope)
-            family.add(calls)
+            nested = scope.nested.get(self)
+            if nested is None:
+                nested = scope.nested[self] = NestedCalls(self, scope)
+            nested.add(calls)
         self.files.make_folder()
         with self._lock:
             if self._closed:
@@ -308,8 +308,8 @@ class CallPool:
             case TasksReturned():
                 for number in event.task_ids:
                     call = self._ended(sent, number)
-                    if call is not None and call.family is not None:
-                        call.family.taken_back(call)
+                    if call is not None and call.nested_in is not None:
+                        call.nested_in.taken_back(call)
             case JobFinished():
                 self._forget(sent)
             case JobFailed():
@@ -404,8 +404,8 @@ class CallPool:
         if closed:  # `close` did not see it
             self.fail(call, ClusterError(_STOPPED))
             return
-        if call.family is not None:
-            call.family.add((call,))
+        if call.nested_in is not None:
+            call.nested_in.add((call,))
         self._wake()
 
     def fail(self, call: Call, error: Exception) -> None:
@@ -430,8 +430,8 @@ class CallPool:
         if call.files:
             self.files.release(call.files)
         call.keeps = ()
-        if call.family is not None:
-            call.family.ended(call)
+        if call.nested_in is not None:
+            call.nested_in.ended(call)
 
     def _fail_all(self, error: Exception) -> None:
         with self._lock:
@@ -482,7 +482,7 @@ class CallPool:
         return claimed
 
     def take_back(self, calls: Iterable[Call]) -> None:
-        """Ask for calls that were sent; those that have not begun come to their family."""
+        """Ask for calls that were sent; those that have not begun may run here."""
         wanted: dict[Sent, list[int]] = {}
         with self._lock:
             for call in calls:

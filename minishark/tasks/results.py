@@ -242,8 +242,8 @@ class Results(Iterator[T], Generic[T]):
 
     def _help(self) -> None:
         call = self._chunks[0].call
-        if call is not None and call.family is not None:
-            call.family.help()
+        if call is not None and call.nested_in is not None:
+            call.nested_in.help()
 
     def _left_s(self) -> float | None:
         if self._plan.deadline_s is None:

@@ -105,7 +105,7 @@ class MapTable:
     fn: Callable[[pa.Table], Any]
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
-        return (_arrow(self.fn(rows.read_all())),)
+        return (as_arrow(self.fn(rows.read_all())),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class MapBatches:
     fn: Callable[[Iterator[pa.RecordBatch]], Iterable[Any]]
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
-        return map(_arrow, _iterable(self.fn(iter(rows))))
+        return map(as_arrow, _iterable(self.fn(iter(rows))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class MapFrames:
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
         frames = (batch.to_pandas() for batch in rows)
-        return map(_arrow, _iterable(self.fn(frames)))
+        return map(as_arrow, _iterable(self.fn(frames)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class MapGroups:
         scalars = tuple(group.column(i)[0] for i in self.keys)
         key = tuple(scalar.as_py() for scalar in scalars) if self.pandas else scalars
         data = group.to_pandas() if self.pandas else group
-        return _arrow(self.fn(key, data) if self.with_key else self.fn(data))
+        return as_arrow(self.fn(key, data) if self.with_key else self.fn(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +173,10 @@ class CoGroups:
     def __call__(self, group: pa.Table) -> pa.Table:
         sides = [self._side(group, name) for name in ("left", "right")]
         if not self.with_key:
-            return _arrow(self.fn(*sides))
+            return as_arrow(self.fn(*sides))
         scalars = tuple(group.column(position)[0] for position in range(self.keys))
         key = tuple(scalar.as_py() for scalar in scalars) if self.pandas else scalars
-        return _arrow(self.fn(key, *sides))
+        return as_arrow(self.fn(key, *sides))
 
     def _side(self, group: pa.Table, name: str) -> Any:
         rows = group.column(name).drop_null()
@@ -223,7 +223,7 @@ def _iterable(value: object) -> Iterable[Any]:
     )
 
 
-def _arrow(value: Any) -> pa.Table:
+def as_arrow(value: Any) -> pa.Table:
     """A function's return value as an Arrow table.
 
     Raises:
@@ -316,7 +316,7 @@ def conformed(
         FunctionFailedError: a column is missing, is not declared, or does not fit its type.
     """
     for table in tables:
-        _check_names(table.column_names, [name for name, _ in returns], label)
+        check_names(table.column_names, [name for name, _ in returns], label)
     if not tables:
         nulls = [f"CAST(NULL AS {type_}) AS c{i}" for i, (_, type_) in enumerate(returns)]
         return con.sql(f"SELECT {', '.join(nulls)} WHERE false")
@@ -334,7 +334,7 @@ def release(con: duckdb.DuckDBPyConnection) -> None:
     con.unregister(_RETURNED)
 
 
-def _check_names(found: Sequence[str], declared: Sequence[str], label: str) -> None:
+def check_names(found: Sequence[str], declared: Sequence[str], label: str) -> None:
     for what, names in (
         ("does not give column", [name for name in declared if name not in found]),
         ("gives a column that its schema lacks:", [name for name in found if name not in declared]),

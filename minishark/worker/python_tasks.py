@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from minishark.worker.functions import (
     UserCode,
     end_copies_of,
 )
+from minishark.worker.limited import LimitedCalls, TooLongError
 from minishark.worker.prints import PRINTS
 from minishark.worker.protocol import (
     FileSlice,
@@ -40,8 +40,6 @@ from minishark.worker.values import UNPICKLABLE, LoadedValues, dump, load, unsen
 
 _FUNCTIONS_MAX = 64
 _SHARED_MAX = 256
-_POLL_S = 0.05
-_STUCK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class Scope:
 
     tasks: PythonTasks  # what runs it
     # The calls that it has submitted, by what they were submitted to.
-    families: dict[Any, Any] = field(default_factory=dict)
+    nested: dict[Any, Any] = field(default_factory=dict)
     ending: list[Callable[[], None]] = field(default_factory=list)  # called when it has ended
     # Called from another thread when it is to be interrupted.
     stopping: list[Callable[[], None]] = field(default_factory=list)
@@ -118,7 +116,7 @@ class PythonTasks:
         self._user_code = UserCode()
         self._scopes: dict[Scope, None] = {}  # of calls that run
         self._idle_since_s = time.monotonic()
-        self._left: list[UserCode] = []  # of calls that were given up and have not ended
+        self._limited = LimitedCalls()
         self._numbers = itertools.count()
         _slots[self] = None
 
@@ -145,7 +143,7 @@ class PythonTasks:
             return encode(PythonOutcome(value, printed=PRINTS.take()))
         except Interrupted as error:
             raise TaskError(TaskProblem.INTERRUPTED, "The task was interrupted.") from error
-        except _TimedOut:
+        except TooLongError:
             message = f"The task took longer than {job.timeout_s:g} s."
             problem = ProblemDetail(problem=TaskProblem.FUNCTION, message=message)
             return encode(PythonOutcome(None, problem, timed_out=True, printed=PRINTS.take()))
@@ -171,7 +169,7 @@ class PythonTasks:
         if job.timeout_s is None:
             result = function(*args, **kwargs)
         else:
-            result = self._limited(partial(function, *args, **kwargs), job.timeout_s)
+            result = self._limited.call(partial(function, *args, **kwargs), job.timeout_s)
         stored: list[FileSlice] = []
         try:
             return dump(result, partial(self._store_part, job.folder, stored))
@@ -193,37 +191,6 @@ class PythonTasks:
             raise _StorageError(str(error)) from error
         return stored[-1]
 
-    def _limited(self, call: Callable[[], Any], timeout_s: float) -> Any:
-        """Call in a thread that can be left behind if it does not end in time."""
-        done = threading.Event()
-        results: list[Any] = []
-        errors: list[BaseException] = []
-        code = UserCode()
-
-        def work() -> None:
-            try:
-                results.append(code.run(call))
-            except BaseException as error:  # noqa: BLE001 - raised again by the slot's thread
-                errors.append(error)
-            finally:
-                done.set()
-
-        context = copy_context()
-        thread = threading.Thread(target=context.run, args=(work,), daemon=True)
-        thread.start()
-        try:
-            if not _happens(done, timeout_s):
-                code.stop()
-                if not _happens(done, _STUCK_S):
-                    self._left.append(code)
-                raise _TimedOut
-        except Interrupted:
-            code.stop()
-            raise
-        if errors:
-            raise errors[0]
-        return results[0]
-
     def interrupt(self) -> float:
         """Stop the slot's call and those beside it; for how many seconds it has ignored that."""
         for scope in tuple(self._scopes):
@@ -238,9 +205,7 @@ class PythonTasks:
 
     def left_behind(self) -> bool:
         """Interrupt calls again that were given up and have not ended; whether there are any."""
-        if self._left:
-            self._left = [code for code in self._left if code.stop()]
-        return bool(self._left)
+        return self._limited.left_behind()
 
     def forget_removed(self) -> None:
         """Free what was made of files that are removed by now."""
@@ -254,23 +219,8 @@ class PythonTasks:
             opened.close()
 
 
-class _TimedOut(Exception):  # noqa: N818 - never leaves this module
-    """A call took too long."""
-
-
 class _StorageError(Exception):
     """A large result can't be stored."""
-
-
-def _happens(event: threading.Event, timeout_s: float) -> bool:
-    """Wait in short steps, between which this thread can be interrupted."""
-    deadline = time.monotonic() + timeout_s
-    while not event.is_set():
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            return False
-        event.wait(min(left_s, _POLL_S))
-    return True
 
 
 def _problem(error: BaseException) -> ProblemDetail:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
@@ -22,6 +23,8 @@ from minishark.events.figures import TaskFigures
 from minishark.model.expressions import quote
 from minishark.sources.filesystems import is_remote
 from minishark.worker import functions
+from minishark.worker.call_log import CALLS_ENDING, CallLog
+from minishark.worker.calls import CallRun, CallSlot, MapCalls
 from minishark.worker.dictionary_codes import CodedInputs, with_codes
 from minishark.worker.duckdb_slot import (
     EXCHANGE_SETTINGS,
@@ -100,6 +103,8 @@ class TaskRunner:
         # Most tasks of a stage run in the same slot.
         self._unpickled = lru_cache(_FUNCTIONS_MAX)(_unpickled)
         self._scalars = Scalars()
+        self._calls = CallSlot()
+        self._ended_s = time.monotonic()  # the last task
         self._profiling = False
         self._profiles: dict[str, Profiled] = {}  # of the task that runs
         self._progress = TaskProgress(store)
@@ -115,8 +120,11 @@ class TaskRunner:
             self._store.take_received()  # of a task that failed
             self._spilled_bytes = 0
             self._interrupted.clear()
-            with self._progress.of(stage, task):
-                outcome = self._run_guarded(stage, task)
+            try:
+                with self._progress.of(stage, task):
+                    outcome = self._run_guarded(stage, task)
+            finally:
+                self._ended_s = time.monotonic()
             received = self._store.take_received()
             self.look_for_spilled()
             if received or self._spilled_bytes or self._profiles:
@@ -211,13 +219,36 @@ class TaskRunner:
         with task_errors(), self._inputs(stage, task) as variables, scalars:
             if stage.target is not None:
                 return self._write_files(stage, stage.target, task, variables)
-            rows = self._rows(stage, task, variables)
             if stage.function is None:
-                return self._put_out(stage, task, rows)
+                return self._put_out(stage, task, self._rows(stage, task, variables))
+            call, run = self._unpickled_for(stage, stage.function, task)
+            rows = self._rows(stage, task, variables)
             try:
-                return self._put_out(stage, task, self._passed(stage, stage.function, rows))
+                passed = self._passed(stage, stage.function, call, rows)
+                outcome = self._put_out(stage, task, passed)
             finally:
                 functions.release(self._duckdb.con)
+            return outcome if run is None else _with_calls(outcome, run)
+
+    def _unpickled_for(
+        self, stage: StageTask, function: TaskFunction, task: TaskPayload
+    ) -> tuple[functions.Function, CallRun | None]:
+        """What is called with a task's rows; how its calls run, if it makes some of its own."""
+        call = self._unpickled(function.pickled)
+        if not isinstance(call, MapCalls):
+            return call, None
+        log = self._call_log(stage, task)
+        run = CallRun(calls=call, function=function, slot=self._calls, log=log)
+        return run, run
+
+    def _call_log(self, stage: StageTask, task: TaskPayload) -> CallLog:
+        start = f"{stage.prefix}{task.index}-"
+        earlier = self._store.on_disks(stage.folder, f"{start}*{CALLS_ENDING}")
+        own = f"{stage.folder}/{stage.prefix}{attempt_name(task)}{CALLS_ENDING}"
+        try:
+            return CallLog(path=self._store.on_disk(own), earlier=earlier)
+        except OSError:
+            return CallLog(earlier=earlier)
 
     def _put_out(self, stage: StageTask, task: TaskPayload, rows: Rows) -> TaskOutcome:
         reader = rows.to_arrow_reader(self._outputs.batch_rows)
@@ -297,11 +328,12 @@ class TaskRunner:
         )
         return reduction.reduced(sql, coded)
 
-    def _passed(self, stage: StageTask, function: TaskFunction, rows: Rows) -> Rows:
+    def _passed(
+        self, stage: StageTask, function: TaskFunction, call: functions.Function, rows: Rows
+    ) -> Rows:
         """The rows that the stage's function returns."""
         names = [name for name, _ in stage.columns]
         try:
-            call = self._unpickled(function.pickled)
             with rows.to_arrow_reader(self._outputs.batch_rows) as reader:
                 tables = functions.called(call, reader, names)
             self._note_profile()
@@ -339,7 +371,17 @@ class TaskRunner:
             finally:
                 self._running.release()
 
+    @property
+    def idle_s(self) -> float:
+        """For how many seconds no task has run."""
+        return 0.0 if self._running.locked() else time.monotonic() - self._ended_s
+
+    def left_behind(self) -> bool:
+        """Interrupt calls again that were given up and have not ended; whether there are any."""
+        return self._calls.limited.left_behind()
+
     def close(self) -> None:
+        self._calls.close()
         self._duckdb.close()
         self._helpers.close()
         self._store.forget_all()
@@ -529,6 +571,15 @@ class TaskRunner:
         except DataError as error:
             raise TaskError(TaskProblem.OUTPUT, str(error)) from error
         return outcome
+
+
+def _with_calls(outcome: TaskOutcome, run: CallRun) -> TaskOutcome:
+    """The outcome of a task whose calls are done: what they came to is stored."""
+    run.log.remove()
+    figures = structs.replace(
+        outcome.figures, retried_calls=run.retried, rejected_rows=run.rejected
+    )
+    return structs.replace(outcome, figures=figures)
 
 
 def _unpickled(pickled: bytes) -> functions.Function:

@@ -217,6 +217,26 @@ class Store:
         node = node or self.node
         return self._paths_of(node).memory / node / file
 
+    def on_disk(self, file: str) -> Path:
+        """Where this node keeps a file on disk that is not Arrow; its folder is there then.
+
+        Raises:
+            OSError: the folder does not exist (any more), or can't be made.
+        """
+        memory, disk = (
+            place / self.node / file for place in (self._paths.memory, self._paths.disk)
+        )
+        if self._stores:
+            self._make_folder_of_stranger(file)
+        follow(memory.parent, disk.parent)
+        return disk
+
+    def on_disks(self, folder: str, pattern: str) -> list[Path]:
+        """Such files that nodes of this host have in a folder, by a pattern of their names."""
+        peers = [peer for peer in self._stores.values() if not self._is_far(peer.name)]
+        places = dict.fromkeys([self._paths.disk, *(Path(peer.disk) for peer in peers)])
+        return sorted(path for place in places for path in place.glob(f"*/{folder}/{pattern}"))
+
     def has_folder(self, folder: str) -> bool:
         """Whether this node has a folder for files."""
         return (self._paths.memory / self.node / folder).exists()

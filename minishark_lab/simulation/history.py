@@ -40,7 +40,7 @@ from minishark_lab.simulation.disks import Disks
 from minishark_lab.simulation.faults import Faults
 from minishark_lab.simulation.fibers import Fiber, Fibers
 from minishark_lab.simulation.hosts import Hosts
-from minishark_lab.simulation.model import Failed, Model, Seen, Stored, Transaction
+from minishark_lab.simulation.model import Model, Said, Seen, Stored, Transaction
 from minishark_lab.simulation.queries import Query
 from minishark_lab.simulation.script import FILE, KEPT, KEYED, TABLES, Script, Statement, write
 from minishark_lab.simulation.session import (
@@ -49,7 +49,7 @@ from minishark_lab.simulation.session import (
     SimulatedSession,
     WatchedCatalog,
 )
-from minishark_lab.simulation.work import Rows
+from minishark_lab.simulation.work import Rows, rows_of
 
 _STORES = ("store", "create_as", "keep", "refresh")
 _VERBS = ("begin", "commit", "rollback")
@@ -91,7 +91,7 @@ class Outcome:
         return [f"{kind}: {text}" for kind, texts in named.items() for text in texts]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Running:
     """A statement that runs.
 
@@ -101,6 +101,7 @@ class _Running:
         number: that of the last one that it has made itself.
         rows: those that it has stored then, if it stores a query.
         inside: the transaction that it is part of.
+        is_idle: whether it says that it has changed no row.
     """
 
     statement: Statement
@@ -108,6 +109,7 @@ class _Running:
     inside: Transaction | None
     number: int | None = None
     rows: Rows | None = None
+    is_idle: bool = False
 
     @property
     def done(self) -> tuple[Statement, Rows | None]:
@@ -183,7 +185,9 @@ class _User:
             return
         self.doing[thread] = str(statement)
         was_calm, world, me = self.is_calm(), self.front.hosts.world, self.front.fibers.running()
-        running = self._running[me] = _Running(statement, self.model.number, inside)
+        running = self._running[me] = _Running(
+            statement=statement, first=self.model.number, inside=inside
+        )
         began_s = world.now
         is_over = self._cancelled_soon(statement, session)
         try:
@@ -266,7 +270,9 @@ class _User:
                 self.front.release(statement.table)
                 self._now(replace(statement, kind="release"))
             raise
-        if running.inside is not None:
+        if running.is_idle:
+            self.model.idle.append(self._said(running))
+        elif running.inside is not None:
             table = session.scope.catalog.find(statement.table)
             self._note_stored(running, () if table is None else (table,))
             running.inside.done.append(running.done)
@@ -310,8 +316,21 @@ class _User:
                 running.number = self.model.publish()
             case "keyed":
                 session.sql_at_once(statement.sql)
+            case "delete" | "update" | "empty":
+                ((count,),) = rows_of(session.sql(statement.sql))
+                running.is_idle = not count
             case _:
                 session.sql(statement.sql)
+
+    def _said(self, running: _Running, error: MinisharkError | None = None) -> Said:
+        return Said(
+            statement=running.statement,
+            error=error,
+            first=running.first,
+            last=self.model.number,
+            inside=running.inside,
+            done=0 if running.inside is None else len(running.inside.done),
+        )
 
     def _kept_now(self, running: _Running) -> None:
         """Rows are kept from now on."""
@@ -334,17 +353,7 @@ class _User:
         if isinstance(error, CatalogError | ConflictError | ConstraintError):
             if isinstance(error, CatalogError) and names != statement.query.tables:
                 return
-            done = 0 if running.inside is None else len(running.inside.done)
-            self.model.failures.append(
-                Failed(
-                    statement=statement,
-                    error=error,
-                    first=first,
-                    last=self.model.number,
-                    inside=running.inside,
-                    done=done,
-                )
-            )
+            self.model.failures.append(self._said(running, error))
         elif was_calm and not self._may_be_lost(error):
             self.outcome.broken.append(f"{statement}, when all was well: {_told(error)}")
         elif why := unexcused(error, self.faults, began_s):

@@ -57,11 +57,11 @@ class Stored:
 
 
 @dataclass(slots=True, kw_only=True)
-class Failed:
-    """An error that is about what tables hold."""
+class Said:
+    """What a statement that has changed nothing says about what tables hold."""
 
     statement: Statement
-    error: MinisharkError
+    error: MinisharkError | None  # None: it found no row to change
     first: int
     last: int
     inside: Transaction | None = None
@@ -119,7 +119,8 @@ class Model:
     number: int = 0  # of the last publication
     effects: list[Effect] = field(default_factory=list)
     answers: list[Seen] = field(default_factory=list)
-    failures: list[Failed] = field(default_factory=list)
+    failures: list[Said] = field(default_factory=list)
+    idle: list[Said] = field(default_factory=list)  # those that found no row to change
     stored: list[Stored] = field(default_factory=list)
     transactions: list[Transaction] = field(default_factory=list)
     excused: Callable[[], bool] = lambda: False  # whether tables may have been loaded again
@@ -190,6 +191,11 @@ class Model:
             for failed in self.failures
             if not self._may_fail(failed)
         ]
+        told += [
+            f"{idle.statement} changes no row, versions {idle.first}-{idle.last}"
+            for idle in self.idle
+            if all(_changes_rows(idle.statement, state) for state in self._seen_by(idle))
+        ]
         for transaction in self.transactions:
             told += self._wrong_in(transaction)
         return told
@@ -208,7 +214,7 @@ class Model:
 
     # Errors
 
-    def _may_fail(self, failed: Failed) -> bool:
+    def _may_fail(self, failed: Said) -> bool:
         statement, inside = failed.statement, failed.inside
         names = statement.names
         if isinstance(failed.error, ConflictError):
@@ -216,15 +222,19 @@ class Model:
             first = failed.first if inside is None else inside.first
             others = (each for each in self.effects if first < each.number <= failed.last)
             return self.excused() or any(each.touches(t) for each in others for t in changed)
-        if inside is None:
-            states = self.between(failed.first, failed.last)
-        else:
-            began = self.between(inside.first, inside.last)
-            states = [after(state, inside.done[: failed.done]) for state in began]
+        states = self._seen_by(failed)
         if isinstance(failed.error, ConstraintError):
             return any(_breaks_key(statement, state) for state in states)
         assert isinstance(failed.error, CatalogError)
         return any(name not in state for state in states for name in names)
+
+    def _seen_by(self, said: Said) -> list[State]:
+        """The states that a statement may have read."""
+        inside = said.inside
+        if inside is None:
+            return self.between(said.first, said.last)
+        began = self.between(inside.first, inside.last)
+        return [after(state, inside.done[: said.done]) for state in began]
 
     # Transactions
 
@@ -285,6 +295,13 @@ def _answers(seen: Seen, state: State) -> bool:
 def _is_twice(rows: Rows) -> bool:
     """Whether two rows have one key."""
     return len({row[0] for row in rows}) < len(rows)
+
+
+def _changes_rows(statement: Statement, state: State) -> bool:
+    rows = state.get(statement.table, ())
+    return rows is not None and any(
+        statement.kind == "empty" or statement.goes(row) for row in rows
+    )
 
 
 def _breaks_key(statement: Statement, state: State) -> bool:

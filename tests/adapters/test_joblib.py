@@ -25,6 +25,7 @@ def _run(session: Session, calls: Any, **options: Any) -> list[Any]:
         return list(joblib.Parallel(n_jobs=-1, **options)(calls))
 
 
+@pytest.mark.slow
 def test_calls_run_in_the_cluster(session: Session) -> None:
     """In order, in processes other than this one, also as a generator."""
     squares = [joblib.delayed(lambda x: x * x)(i) for i in range(300)]

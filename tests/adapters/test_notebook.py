@@ -171,6 +171,7 @@ def test_a_session_shows_its_cluster_and_tables(magics: SqlMagics, session: Sess
     assert "stopped" in child._repr_html_()
 
 
+@pytest.mark.slow
 def test_plots(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """By pandas with matplotlib; nothing runs before a plot is asked for."""
     monkeypatch.setenv("MPLBACKEND", "agg")

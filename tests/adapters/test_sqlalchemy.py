@@ -82,6 +82,7 @@ def person(engine: sa.Engine) -> Iterator[type]:
     metadata.drop_all(engine)
 
 
+@pytest.mark.sample(2)
 def test_objects_round_trip(engine: sa.Engine, person: type) -> None:
     """Objects are inserted, found, changed and deleted; keys come from the sequence."""
     values = {
@@ -109,6 +110,7 @@ def test_objects_round_trip(engine: sa.Engine, person: type) -> None:
         assert ["Rob"] == objects.scalars(sa.select(person.name)).all()
 
 
+@pytest.mark.sample(2)
 def test_reflection(engine: sa.Engine, person: type) -> None:
     """Schemas, tables, views and columns are found as they were made, and made again from that."""
     with engine.begin() as connection:
@@ -140,6 +142,7 @@ def test_reflection(engine: sa.Engine, person: type) -> None:
         connection.execute(sa.schema.DropSchema("sales", cascade=True))
 
 
+@pytest.mark.sample(2)
 def test_pandas(engine: sa.Engine) -> None:
     """A frame that is written in many statements is read as it was."""
     frame = pd.DataFrame({"a": range(2500), "b": [f"r'{i}" for i in range(2500)]})
@@ -152,6 +155,7 @@ def test_pandas(engine: sa.Engine) -> None:
         connection.execute(sa.text("DROP TABLE frame"))
 
 
+@pytest.mark.sample(2)
 def test_statements_of_the_expression_language(engine: sa.Engine, person: type) -> None:
     """RETURNING, UPDATE ... FROM, DELETE ... USING, LIMIT and regular expressions."""
     table = person.__table__  # type: ignore[attr-defined]
@@ -177,6 +181,7 @@ def test_errors_are_those_of_the_driver(engine: sa.Engine) -> None:
         assert 1 == connection.scalar(sa.text("SELECT 1"))
 
 
+@pytest.mark.sample(2)
 def test_keys_that_count(engine: sa.Engine) -> None:
     """Integer keys and identities count by sequences, which go with their tables."""
     metadata = sa.MetaData()
@@ -200,6 +205,7 @@ def test_keys_that_count(engine: sa.Engine) -> None:
         sa.schema.CreateTable(always).compile(dialect=MinisharkDialect())
 
 
+@pytest.mark.sample(2)
 def test_constraints(engine: sa.Engine) -> None:
     """Keys, checks and unique columns are found, without names, which DuckDB does not keep."""
     with engine.begin() as connection:
@@ -239,6 +245,7 @@ def test_aborted_transactions(engine: sa.Engine) -> None:
         connection.execute(sa.text("DROP TABLE kept"))
 
 
+@pytest.mark.sample(2)
 def test_json_and_division(engine: sa.Engine, person: type) -> None:
     """Parts of JSON values are found in their types; integers divide as in Python."""
     likes = person.likes  # type: ignore[attr-defined]
@@ -257,6 +264,7 @@ def test_json_and_division(engine: sa.Engine, person: type) -> None:
         assert (3.5, 3) == tuple(objects.execute(sa.select(seven / 2, seven // 2)).one())
 
 
+@pytest.mark.slow
 def test_an_engine_owns_its_session(tmp_path: Path) -> None:
     """It starts with the first connection, is shared by all, and ends with dispose()."""
     engine = sa.create_engine(

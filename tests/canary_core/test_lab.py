@@ -28,6 +28,7 @@ def _rows(experiment: Experiment[Any]) -> list[Point]:
     return [row for row in rows if isinstance(row, Point)]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     "experiment", simulated.EXPERIMENTS, ids=lambda experiment: experiment.name
 )
@@ -54,6 +55,7 @@ def test_an_iteration_takes_at_least_its_tasks() -> None:
         assert 4 * task_us / 1000 <= own < 2 * 4 * task_us / 1000 + 0.05
 
 
+@pytest.mark.slow
 def test_migration_helps_against_a_straggler() -> None:
     """Iterations are nearly as short as before, once partitions have left the slow worker."""
     parameters = Straggler(workers=4, partitions=4, iterations=60, slow=(5, 60))
@@ -71,6 +73,7 @@ def test_more_partitions_even_out() -> None:
     assert value("partitions stay", 8)(rows) < value("partitions stay", 1)(rows)
 
 
+@pytest.mark.slow
 def test_snapshots_bound_what_is_repeated() -> None:
     """Without them the program begins anew."""
     parameters = Deaths(workers=3, partitions=4, task_ms=20.0, iterations=30, deaths=3)

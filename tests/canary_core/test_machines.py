@@ -8,17 +8,23 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from canary_core import Run, values
 from canary_core.errors import InvalidCall
-from canary_core.machines.custody import Custody
 from canary_core.machines.exchange import Exchange
 from canary_core.machines.links import IN_FLIGHT_MAX, Links
 from canary_core.machines.partition import Partition, TaskError, drain, has_more
 from canary_core.machines.replica import Replica
-from canary_core.machines.shelf import Shelf, keep_message, kept, restored, snapshot_of
+from canary_core.machines.snapshot_placement import SnapshotPlacement
+from canary_core.machines.snapshot_store import (
+    SnapshotStore,
+    keep_message,
+    kept,
+    restored,
+    snapshot_of,
+)
 from canary_core.policy.placement import recopy
 from canary_core.protocol.messages import (
     Body,
@@ -75,7 +81,6 @@ class Pair:
                 self.deliver_one()
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 1 << 32), st.floats(0, 0.6), st.floats(0, 0.5))
 def test_bodies_arrive_once_and_in_order(seed: int, loss: float, duplication: float) -> None:
     rng = Random(seed)
@@ -436,42 +441,42 @@ def test_a_snapshot_restores_a_partition() -> None:
 
 def test_values_that_a_keeper_has_are_not_sent_again() -> None:
     """They never change; states are sent each time."""
-    part, shelf = _part(), Shelf()
+    part, store = _part(), SnapshotStore()
     first = snapshot_of(part, [0], (1, 4), {})
     body, flat = keep_message(part.key, 9, *first)
-    shelf.store(9, part.key, *kept(body, flat))
+    store.store(9, part.key, *kept(body, flat))
     part.pc = 8
     second = snapshot_of(part, [0], (1, 4), {})
     again, less = keep_message(part.key, 12, *second, known=frozenset(first[0].blobs))
     assert 1 == len(less)
-    shelf.store(12, part.key, *kept(again, less))
-    shelf.retain(12)
-    back = restored(part.key, 12, *shelf.get(12, part.key))
+    store.store(12, part.key, *kept(again, less))
+    store.retain(12)
+    back = restored(part.key, 12, *store.get(12, part.key))
     assert (back.values[2] == part.values[2]).all()
 
 
 def test_a_snapshot_with_a_gap_is_not_counted() -> None:
     """The keeper had dropped what the sender thinks it has."""
-    part, shelf = _part(), Shelf()
+    part, store = _part(), SnapshotStore()
     snapshot, frames = snapshot_of(part, [0], (1, 4), {})
     body, flat = keep_message(part.key, 9, snapshot, frames, known=frozenset(snapshot.blobs))
-    shelf.store(9, part.key, *kept(body, flat))
-    assert [] == shelf.inventory()
+    store.store(9, part.key, *kept(body, flat))
+    assert [] == store.inventory()
 
 
 def test_a_stage_can_be_restored_when_each_partition_has_a_holder() -> None:
-    custody = Custody()
-    custody.note(A, [HeldSnapshot(8, 2, (0, 1)), HeldSnapshot(8, 1, (0,))], {8: (1, 2)})
-    assert (8, 0) == (custody.latest(1), custody.latest(2))
-    custody.note(B, [HeldSnapshot(8, 2, (0, 1)), HeldSnapshot(8, 1, (0,))], {8: (1, 2)})
-    custody.note(B, [HeldSnapshot(16, 2, (0,))], {16: (1, 2)})
-    assert (8, 8) == (custody.latest(1), custody.latest(2))
-    assert A == custody.holder(8, (2, 0), A)
-    custody.lose(A)
-    assert B == custody.holder(8, (2, 0), A)
-    custody.lose(B)
-    assert 0 == custody.latest(1)
-    assert "" == custody.holder(8, (2, 0), A)
+    placement = SnapshotPlacement()
+    placement.note(A, [HeldSnapshot(8, 2, (0, 1)), HeldSnapshot(8, 1, (0,))], {8: (1, 2)})
+    assert (8, 0) == (placement.latest(1), placement.latest(2))
+    placement.note(B, [HeldSnapshot(8, 2, (0, 1)), HeldSnapshot(8, 1, (0,))], {8: (1, 2)})
+    placement.note(B, [HeldSnapshot(16, 2, (0,))], {16: (1, 2)})
+    assert (8, 8) == (placement.latest(1), placement.latest(2))
+    assert A == placement.holder(8, (2, 0), A)
+    placement.lose(A)
+    assert B == placement.holder(8, (2, 0), A)
+    placement.lose(B)
+    assert 0 == placement.latest(1)
+    assert "" == placement.holder(8, (2, 0), A)
 
 
 def test_a_snapshot_is_copied_where_holders_are_missing() -> None:

@@ -81,7 +81,7 @@ EXPECTED = run_sequentially(logistic, partitions=8)
 # --- faults at random --------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.randoms(use_true_random=False), st.integers(1, 4))
 def test_any_program_gives_the_sequential_result(rng: Random, workers: int) -> None:
     """Hypothesis makes the program; a failing one is shrunk."""
@@ -96,6 +96,7 @@ def test_any_program_gives_the_sequential_result(rng: Random, workers: int) -> N
     assert same(run.result(LIMIT_S), run_sequentially(driver, partitions=4, source=source))
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("first", range(0, 300, 50))
 def test_programs_with_faults(first: int) -> None:
     """Loss, delay, duplication, moves, deaths, joins and leaves, of the controller too."""
@@ -160,6 +161,7 @@ def _count_pieces(
         count[0] += sum(isinstance(body, Pieces) for body in msg.bodies)
 
 
+@pytest.mark.slow
 def test_no_worker_of_many_serves_all_others() -> None:
     """Of 256 workers, each takes and sends few messages an iteration: relays help the single."""
     run = simulated(_sums, workers=256, partitions=256, balancer="none")
@@ -283,6 +285,7 @@ def _leave(run: SimulatedRun) -> None:
 ACTS = (_kill_one, _kill_first, _replace_controller, _move_single, _move_other, _leave)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("act", ACTS)
 def test_a_fault_after_some_messages(act: Callable[[SimulatedRun], None]) -> None:
     """At a few places; the slow test does it at all."""
@@ -304,6 +307,7 @@ def test_a_fault_after_any_message(act: Callable[[SimulatedRun], None]) -> None:
 # --- what each fault costs ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_death_costs_no_more_than_what_came_after_the_snapshot() -> None:
     """The others take its partitions and go on from the last stage that is stored."""
     expected = run_sequentially(_busy, partitions=8)

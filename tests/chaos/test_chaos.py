@@ -24,6 +24,7 @@ _SHORT = Chaos(
 )
 
 
+@pytest.mark.slow
 def test_a_short_run() -> None:
     """Executors and another session are hit: all answers are right, and nothing remains."""
     found = run_chaos(_SHORT, 1, lambda _: None)

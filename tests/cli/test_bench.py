@@ -46,6 +46,7 @@ def test_an_experiment_writes_three_files(
     assert "<svg" in files[2].read_text()
 
 
+@pytest.mark.slow
 def test_several_runs_are_reported_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,6 +117,7 @@ def test_parameters_can_be_changed_one_by_one() -> None:
         find("nothing")
 
 
+@pytest.mark.slow
 def test_what_does_not_hold_is_an_exit_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +146,7 @@ def test_queries_are_placed_live_in_turn(tmp_path: Path) -> None:
         assert all(a > b for a, b in zip(observed, ideal, strict=True))
 
 
+@pytest.mark.slow
 def test_rounds_in_which_nothing_is_due_are_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -425,6 +425,7 @@ def _await_end(pid: int) -> None:
             time.sleep(0.01)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
@@ -459,6 +460,7 @@ def test_a_signal_while_data_is_made_leaves_nothing(
     assert [] == list((tmp_path / "data").iterdir())
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_a_query_of_the_reference(tmp_path: Path) -> None:
     """Ctrl-C while DuckDB computes the right answer does not wait for it."""
     program = (

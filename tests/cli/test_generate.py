@@ -196,6 +196,7 @@ def test_an_installed_wheel_keeps_data_in_the_cache_folder(
     assert expected / "minishark" / "tpch" == default_data_folder()
 
 
+@pytest.mark.slow
 def test_the_real_generator_makes_all_tables(tmp_path: Path) -> None:
     """What we ask of tpchgen-cli is what it understands."""
     folder = generate(0.001, tmp_path, parts=2, on_progress=lambda done, total: None)

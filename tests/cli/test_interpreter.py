@@ -361,6 +361,7 @@ def test_only_what_is_seen_is_computed(shell: Interpreter, monkeypatch: pytest.M
     assert 501 == len(ask(shell, "FROM many").splitlines())
 
 
+@pytest.mark.slow
 def test_what_is_longer_than_the_screen_goes_to_the_pager(
     shell: Interpreter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

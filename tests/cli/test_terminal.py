@@ -78,6 +78,7 @@ def _environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
 
 
+@pytest.mark.slow
 def test_stdin_that_is_no_terminal_is_run() -> None:
     """Statements and commands come from a pipe, answers go to one, without colour or progress."""
     done = subprocess.run(
@@ -96,6 +97,7 @@ def test_stdin_that_is_no_terminal_is_run() -> None:
     ] == done.stderr.splitlines()
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     """`minishark sql ... | head -1` ends quietly, as if by SIGPIPE."""
     command = [sys.executable, "-m", "minishark.cli", "sql", *_ONE_NODE, *_RANGE]

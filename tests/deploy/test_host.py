@@ -87,6 +87,7 @@ def test_a_node_that_can_not_start_says_why() -> None:
     assert [] == [folder for folder in host.folders if folder.exists()]
 
 
+@pytest.mark.slow
 def test_a_node_does_not_outlive_its_parent() -> None:
     """A platform's process that is killed takes its node along, and the node removes its files."""
     parent = subprocess.Popen(

@@ -272,6 +272,7 @@ def deployment(platform: ToyPlatform, nodes: int) -> Deployment:
     return found
 
 
+@pytest.mark.slow
 def test_a_session_begins_on_the_nodes_that_came() -> None:
     """Those that wait for a machine are told of, not waited for; the end ends all."""
     platform = ToyPlatform(machines=2)

@@ -64,6 +64,7 @@ def test_hosts_are_apart() -> None:
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_a_slow_link() -> None:
     """Bandwidth, counted bytes, and a cut that neither side is told of, until it is healed."""
     with hosts(2, rate="80mbit") as bed:
@@ -77,6 +78,7 @@ def test_a_slow_link() -> None:
         assert until(lambda: _answers(bed), 10)
 
 
+@pytest.mark.slow
 def test_a_long_link() -> None:
     """Each packet is late, some are lost, and all bytes come nevertheless."""
     with hosts(2, delay_ms=10, loss=0.02) as bed:
@@ -85,6 +87,7 @@ def test_a_long_link() -> None:
         assert 0.02 < _exchange_s(bed, 500_000) < 10
 
 
+@pytest.mark.slow
 def test_hosts_with_few_cores() -> None:
     """Programs of a host have together what they were given, and their group is removed."""
     spin = (
@@ -102,6 +105,7 @@ def test_hosts_with_few_cores() -> None:
     assert not group.exists()
 
 
+@pytest.mark.slow
 def test_nothing_is_left_after_a_kill() -> None:
     """Hosts end with the process that made them, with all that runs there; files at the next."""
     code = (

@@ -120,7 +120,8 @@ def free_port() -> int:
 
 def until(holds: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
     """Wait until something holds."""
-    deadline = time.monotonic() + timeout_s
+    deadline, pause_s = time.monotonic() + timeout_s, 0.01
     while not holds():
         assert time.monotonic() < deadline, f"{what} within {timeout_s} s"
-        time.sleep(0.01)
+        time.sleep(pause_s)
+        pause_s = min(1.2 * pause_s, 0.1)  # some conditions look at all processes

@@ -138,6 +138,7 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         yield found
 
 
+@pytest.mark.sample(13)
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 @pytest.mark.parametrize("failing", [*FAILING, *FAILING_ON_KEYS])
 def test_every_error_aborts_a_transaction(session: Session, failing: str, end: str) -> None:
@@ -146,6 +147,7 @@ def test_every_error_aborts_a_transaction(session: Session, failing: str, end: s
     Beside(session, TABLES).run(script)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("failing", FAILING)
 def test_every_error_aborts_a_transaction_of_a_warehouse(warehouse: Session, failing: str) -> None:
     """As in memory."""
@@ -188,7 +190,8 @@ STATEMENTS = st.lists(
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=settings.default.max_examples // 4,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(script=STATEMENTS)
 def test_any_script(session: Session, script: list[str]) -> None:
@@ -197,7 +200,8 @@ def test_any_script(session: Session, script: list[str]) -> None:
 
 
 @settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=settings.default.max_examples // 8,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     script=st.lists(

@@ -99,6 +99,7 @@ def session(whole: Session, rule: str, monkeypatch: pytest.MonkeyPatch) -> Sessi
     return whole
 
 
+@pytest.mark.sample(4)
 def test_revised_answers_are_duckdbs(
     session: Session, judge: duckdb.DuckDBPyConnection, rule: str
 ) -> None:
@@ -117,6 +118,7 @@ def test_revised_answers_are_duckdbs(
     assert "Exchange" not in ran or "Output of stage" in ran
 
 
+@pytest.mark.sample(4)
 def test_a_rule_that_is_off_revises_nothing(
     session: Session,
     judge: duckdb.DuckDBPyConnection,
@@ -131,6 +133,7 @@ def test_a_rule_that_is_off_revises_nothing(
     assert () == frame.metrics().revisions
 
 
+@pytest.mark.sample(4)
 def test_losses_after_a_revision_change_nothing(
     session: Session,
     judge: duckdb.DuckDBPyConnection,
@@ -159,6 +162,7 @@ def test_losses_after_a_revision_change_nothing(
     assert bool(remade) == (rule != "empty_inputs")
 
 
+@pytest.mark.sample(4)
 def test_tables_keep_the_partitions_that_they_declare(
     session: Session, judge: duckdb.DuckDBPyConnection, rule: str
 ) -> None:

@@ -200,6 +200,7 @@ def _differences(expected: pa.Table, actual: pa.Table) -> list[str]:
     return differences(*tables)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_expressions_compute_with_the_rows_that_count(
     context: str, t: DataFrame, plain: duckdb.DuckDBPyConnection
@@ -248,7 +249,7 @@ BINARY: list[Callable[[Made, Made], Made]] = [
 EXPRESSIONS = st.recursive(st.sampled_from(NUMBERS), _combined, max_leaves=5)
 
 
-@settings(max_examples=35, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(st.lists(EXPRESSIONS, min_size=1, max_size=4), st.sampled_from(sorted(CONTEXTS)))
 def test_any_expression_is_its_sql(
     toy_session: Session, plain: duckdb.DuckDBPyConnection, made: list[Made], context: str
@@ -371,6 +372,7 @@ def test_pivots_of_windows_over_groups(few: DataFrame) -> None:
 # Text
 
 
+@pytest.mark.slow
 def test_text_is_looked_into_as_far_as_that_is_certain(few: DataFrame) -> None:
     """One call, and what has no aggregate, take part; other text is refused, not misread."""
     one = F.expr("sum(v)").filter(F.col("p") == "x") * F.expr("if(true, 10, 0)")

@@ -40,7 +40,8 @@ def test_a_session_writes_audit_logs_that_the_command_reads(
     assert 0 == found.exit_code, found.output
     report = json.loads(found.stdout)
     jobs = {job for job, _ in began}
-    assert (len(jobs), {}, 0) == (report["jobs"], report["failed"], report["lost"])
+    assert ({}, 0) == (report["failed"], report["lost"])
+    assert len(jobs) <= report["jobs"]  # one may be sent to two schedulers, if the first is slow
 
 
 def _runs(folder: Path, event: str) -> set[tuple[str, int | None]]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zmq
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from processes import until
 
@@ -174,7 +174,8 @@ def _requests() -> list[bytes]:
     return [wire.encode_message(request) for request in requests]
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
 def test_no_bytes_harm_a_living_cluster(
     session: Session, cluster: ClusterRecord, seed: int
 ) -> None:
@@ -220,7 +221,6 @@ _BYTES = st.one_of(
 
 
 @given(_BYTES)
-@settings(max_examples=200, deadline=None)
 def test_decoders_give_a_message_or_say_that_it_is_none(data: bytes) -> None:
     """Whatever the bytes: nothing but those errors that receivers expect comes out."""
     decoders: Sequence[Callable[[bytes], object]] = (
@@ -265,6 +265,7 @@ def test_a_task_that_is_nonsense_fails_alone(session: Session) -> None:
 # Files
 
 
+@pytest.mark.slow
 def test_a_broken_partition_fails_its_queries_only(
     session: Session, cluster: ClusterRecord
 ) -> None:
@@ -284,6 +285,7 @@ def test_a_broken_partition_fails_its_queries_only(
     session.drop_table("broken")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("damage", ["cut", "flipped", "footer", "other schema"])
 def test_damaged_parquet_fails_its_query_only(
     session: Session, tmp_path: Path, damage: str
@@ -362,6 +364,7 @@ def _other_type(rows: pa.Table) -> pa.Table:
     return pa.table({"a": ["no number"]})
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("fn", "error"),
     [
@@ -380,6 +383,7 @@ def test_functions_that_fail(
         session.table("t").select("a").map_partitions(fn, "a BIGINT").count()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fn", [_catches_all, _forks, _starts_threads, _prints])
 def test_functions_that_misbehave(
     session: Session, cluster: ClusterRecord, fn: Callable[[pa.Table], pa.Table]
@@ -390,6 +394,7 @@ def test_functions_that_misbehave(
     until(lambda: family == _family(cluster), f"the end of copies, {family}")
 
 
+@pytest.mark.slow
 def test_a_scalar_function_that_forks(session: Session, cluster: ClusterRecord) -> None:
     """In SQL, too, copies of executors end."""
     forked: list[int] = []
@@ -408,6 +413,7 @@ def test_a_scalar_function_that_forks(session: Session, cluster: ClusterRecord) 
     until(lambda: family == _family(cluster), f"the end of copies, {family}")
 
 
+@pytest.mark.slow
 def test_message_types_are_told_apart() -> None:
     """A reply is no request, nor the other way round: a misdirected message is refused."""
     with pytest.raises(msgspec.ValidationError):

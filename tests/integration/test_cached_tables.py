@@ -54,6 +54,7 @@ def test_unkeyed_rows_keep_the_order_of_the_query(session: Session) -> None:
     assert list(range(ROWS - 1, -1, -1)) == kept
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("partitions", [1, 3, 8])
 @pytest.mark.parametrize("where", ["true", "a < 3", "a < 0"])
 def test_the_number_of_partitions_is_as_asked(
@@ -192,6 +193,7 @@ def test_rows_that_are_released_while_they_materialize_are_computed_again(
     assert 42 == session.sql(f"FROM {cached.name}").to_arrow()["a"][0].as_py()
 
 
+@pytest.mark.slow
 def test_rows_whose_view_is_dropped_while_they_are_computed_are_dropped(session: Session) -> None:
     """The query fails, and their memory is free."""
     engine = session._runtime.engine

@@ -48,6 +48,7 @@ def _count(session: Session, sql: str) -> int:
     return int(count)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("query", "name", "options"),
     [
@@ -88,6 +89,7 @@ def test_one_file_is_what_duckdb_writes(
     assert 2 == len(list(tmp_path.iterdir()))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "options",
     [
@@ -119,6 +121,7 @@ def test_folders_are_written_by_all_tasks(
     assert rows[0] == rows[1]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "pattern",
     ['"part_{i}"', "$$p_{i}$$", "('q_{i}')", "E'q_{i}'", "'it''s_{i}'", "'f{i}_{i}'", "'{uuidv7}'"],

@@ -86,6 +86,7 @@ TARGETS = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "case", TARGETS, ids=[target + options for target, options, _, _ in TARGETS]
 )
@@ -109,6 +110,7 @@ def test_small_rows_and_rows_of_the_front_end_are_written(
     assert {"one.parquet", "none.parquet", "u.parquet"} == server.keys(bucket)
 
 
+@pytest.mark.slow
 def test_a_folder_with_files_needs_a_mode(
     session: Session, server: S3Server, bucket: str, tmp_path: Path, expected: Any
 ) -> None:
@@ -282,6 +284,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
 def test_data_frames_are_written_to_a_store(
     session: Session, server: S3Server, bucket: str, tmp_path: Path, empty_folder: Path, kind: str
@@ -332,6 +335,7 @@ def test_no_scheme_becomes_a_local_folder(session: Session, empty_folder: Path) 
     assert [] == list(empty_folder.iterdir())
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("scheme", ["file://", "file:"])
 def test_a_uri_of_a_file_is_a_local_path(session: Session, tmp_path: Path, scheme: str) -> None:
     """As in Spark."""

@@ -49,6 +49,7 @@ def queued(session: Session) -> int:
     return sum(node.queued for node in session._runtime.cluster.status())
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("crowd", [submitted, mapped])
 @pytest.mark.parametrize("late", ["query", "query of another session", "map"])
 def test_who_comes_late_is_next(session: Session, tmp_path: Path, crowd: Crowd, late: str) -> None:

@@ -145,14 +145,16 @@ def compare(pair: tuple[Session, Session], script: list[str]) -> None:
     for sql in [*script, "ROLLBACK", *QUERIES[:9]]:
         there = outcome(lambda sql: con.execute(sql).fetchall(), sql)
         assert (sql, there) == (sql, outcome(lambda sql: rows_of(one, sql), sql))
-        there = outcome(lambda sql: beside.execute(sql).fetchall(), "SHOW TABLES")
-        assert there == outcome(lambda sql: rows_of(other, sql), "SHOW TABLES")
+        if sql not in QUERIES:
+            there = outcome(lambda sql: beside.execute(sql).fetchall(), "SHOW TABLES")
+            assert there == outcome(lambda sql: rows_of(other, sql), "SHOW TABLES")
     for query in QUERIES:
         there = outcome(lambda sql: beside.execute(sql).fetchall(), query)
         assert (query, there) == (query, outcome(lambda sql: rows_of(other, sql), query))
     assert stored(one) == files(one)
 
 
+@pytest.mark.sample(13)
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 @pytest.mark.parametrize(
     "script",
@@ -185,6 +187,7 @@ def test_scripts(pair: tuple[Session, Session], script: list[str], end: str) -> 
     compare(pair, ["BEGIN", *script, end, *script])
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(
     ("mine", "others"),
     [

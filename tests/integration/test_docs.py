@@ -74,6 +74,7 @@ def _failures(test: doctest.DocTest) -> list[str]:
     return told
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", MODULES)
 def test_docstrings(name: str, names: dict[str, Any]) -> None:
     """The examples of docstrings give what they show."""

@@ -86,6 +86,7 @@ def duck() -> Iterator[duckdb.DuckDBPyConnection]:
         yield found
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("sql", FAILING)
 def test_each_failure_has_its_class(
     session: Session, duck: duckdb.DuckDBPyConnection, sql: str

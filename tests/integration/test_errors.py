@@ -333,6 +333,7 @@ def plain() -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("kind", _KINDS)
 def test_types_round_trip(session: Session, plain: duckdb.DuckDBPyConnection, kind: str) -> None:
     """Columns of all types come back as they went, and group, join and sort as in DuckDB.
@@ -435,6 +436,7 @@ def test_bad_frame_options(session: Session) -> None:
 _SQL = ("sql", "--nodes", "1")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
@@ -463,6 +465,7 @@ def test_the_command_line_explains_itself(
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_a_program_explains_itself() -> None:
     """So it is in a process of its own, over a cluster of processes."""
     done = subprocess.run(

@@ -137,6 +137,7 @@ def _check(session: Session, folder: Path, seed: int) -> str:
     return f"{files.kind} whole" if "Statement" in plan else f"{files.kind} distributed"
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", [0, 2, 4, 8, 11])
 def test_some_folders(session: Session, tmp_path: Path, seed: int) -> None:
     """Formats, headers, delimiters, quotes, folder keys, missing columns."""
@@ -236,6 +237,7 @@ def test_the_quotes_of_the_first_file(session: Session, tmp_path: Path) -> None:
         assert is_divided is ("Scan" in query.plan_text("physical")), names
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("slots", [1, 3])
 @pytest.mark.parametrize(
     ("texts", "options", "expected"),

@@ -104,6 +104,7 @@ def _running(session: Session) -> int:
 # Answers
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "number", [pytest.param(n, marks=[pytest.mark.slow] * (n % 7 != 0)) for n in range(1, 23)]
 )
@@ -142,6 +143,7 @@ def test_values_of_all_types(cursor: Any) -> None:
         assert list(columns.values()) == list(cursor.fetchall()[0])
 
 
+@pytest.mark.slow
 def test_large_rows_come_in_messages_that_drivers_take(cursor: Any) -> None:
     """Batches are cut to less than the 16 MiB that the Go driver accepts; no row is lost."""
     cursor.execute("SELECT repeat('x', 100000) AS x, i FROM range(1000) t(i)")
@@ -214,6 +216,7 @@ def test_parameters(cursor: Any) -> None:
     assert [(5,)] == _rows(cursor, "SELECT $b - $a", [1, 6])  # in the order of their names
 
 
+@pytest.mark.slow
 def test_many_rows_of_values(cursor: Any) -> None:
     """A statement runs once for each row; rows of a query come one after another."""
     cursor.execute("CREATE TABLE many (i INTEGER, s VARCHAR)")
@@ -252,6 +255,7 @@ def test_prepared_statements_say_what_they_take_and_give(server: Server) -> None
 # Loads
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("is_temporary", [False, True])
 def test_bulk_ingestion(cursor: Any, server: Server, is_temporary: bool) -> None:
     """Rows are created, appended by the names of their columns, replaced; or refused."""
@@ -337,6 +341,7 @@ def test_catalog_calls(server: Server, command: str, columns: int, rows: int) ->
         table.validate(full=True)
 
 
+@pytest.mark.slow
 def test_what_database_browsers_ask(server: Server) -> None:
     """JDBC's calls in the order in which DBeaver opens a connection and a table are answered."""
     with fl.connect(server.address) as client:
@@ -401,6 +406,7 @@ def test_primary_keys(cursor: Any, server: Server) -> None:
     cursor.execute("DROP TABLE keyed")
 
 
+@pytest.mark.slow
 def test_options_of_a_connection(server: Server) -> None:
     """The schema and DuckDB's settings are options of a connection."""
     with _connected(server) as connection, connection.cursor() as cursor:
@@ -463,9 +469,8 @@ def test_a_cached_table_is_there_once(session: Session, server: Server) -> None:
     frame.unpersist()
 
 
-@pytest.mark.parametrize(
-    ("connections", "queries"), [(10, 10), pytest.param(50, 100, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("connections", "queries"), [(10, 10), (50, 100)])
 def test_many_connections_at_a_time(server: Server, connections: int, queries: int) -> None:
     """50 connections with 100 queries each are all answered right, and end."""
 
@@ -514,6 +519,7 @@ def test_limits(session: Session) -> None:
             assert [(1,)] == _rows(cursor, "SELECT 1")
 
 
+@pytest.mark.slow
 def test_idle_connections_end(session: Session) -> None:
     """A connection that nobody uses ends; what comes after begins anew."""
     with (
@@ -530,6 +536,7 @@ def test_idle_connections_end(session: Session) -> None:
 # Cancelling, and clients that are gone
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "sql",
     [
@@ -618,6 +625,7 @@ class _Relay:
             each.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sql", [_ENDLESS, "SELECT repeat('x', 1000) FROM range(200000)"])
 def test_clients_that_vanish(server: Server, session: Session, sql: str) -> None:
     """What nobody waits for any more is cancelled, and the connection ends with all it held."""
@@ -700,6 +708,7 @@ def test_memory_after_many_results(session: Session) -> None:
 # Nonsense
 
 
+@pytest.mark.slow
 def test_nonsense_is_refused(server: Server) -> None:
     """1,000 malformed commands, tickets, actions and TCP streams are errors; the server goes on."""
     noise = random.Random(7)
@@ -787,6 +796,7 @@ def test_rows_are_fetched_once(server: Server) -> None:
 # A warehouse
 
 
+@pytest.mark.slow
 def test_a_warehouse(tmp_path: Path) -> None:
     """Clients share its tables and have a schema of their own."""
     pytest.importorskip("pyiceberg")
@@ -863,6 +873,7 @@ def test_transactions(durable: Server) -> None:
         assert [] == _rows(second, "FROM lab.w")
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
@@ -899,6 +910,7 @@ def _seen(reader: Any, sql: str) -> list[tuple[Any, ...]]:
     return _rows(reader, sql)
 
 
+@pytest.mark.slow
 def test_temporary_definitions_beside_a_warehouse(durable: Server) -> None:
     """Temporary views and macros are a connection's own, also if there is a warehouse."""
     with (
@@ -915,6 +927,7 @@ def test_temporary_definitions_beside_a_warehouse(durable: Server) -> None:
                 _rows(second, sql)
 
 
+@pytest.mark.slow
 def test_transactions_that_conflict(durable: Server) -> None:
     """Of two that change the same rows, the second is told at COMMIT and has changed nothing."""
     with (
@@ -932,6 +945,7 @@ def test_transactions_that_conflict(durable: Server) -> None:
         assert [(10,)] == _rows(second, "FROM lab.t")
 
 
+@pytest.mark.slow
 def test_transactions_of_clients_that_are_gone(durable: Server, tmp_path: Path) -> None:
     """They are rolled back, and the files that they have written are removed."""
     before = set(tmp_path.rglob("*.parquet"))
@@ -945,6 +959,7 @@ def test_transactions_of_clients_that_are_gone(durable: Server, tmp_path: Path) 
         assert [(1,)] == _rows(cursor, "SELECT count(*) FROM lab.t")
 
 
+@pytest.mark.slow
 def test_transactions_by_messages(durable: Server) -> None:
     """A connection has one transaction; a statement that names another is refused."""
     with fl.connect(durable.address) as client, fl.connect(durable.address) as other:
@@ -1055,6 +1070,7 @@ def test_other_machines_need_both(session: Session) -> None:
 # Other libraries
 
 
+@pytest.mark.slow
 def test_pandas_and_polars(server: Server) -> None:
     """Both read and write over ADBC."""
     with warnings.catch_warnings(), _connected(server) as connection:

@@ -118,6 +118,7 @@ def u(toy_session: Session) -> DataFrame:
     return toy_session.table("u")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", VERBS)
 def test_verbs_are_their_sql(
     name: str, t: DataFrame, u: DataFrame, plain: duckdb.DuckDBPyConnection
@@ -316,6 +317,7 @@ def test_rows_without_names_are_not_listed(toy_session: Session) -> None:
     assert 1 == frame.count()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("text", ["1.9", "1e3", "0x1", "1_000", "true", ""])
 def test_text_that_is_no_whole_number_is_an_error(toy_session: Session, text: str) -> None:
     """As in PySpark, where SQL's CAST rounds it, or takes it for another number."""

@@ -102,6 +102,7 @@ AGGREGATES: dict[str, tuple[Column, str]] = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", SCALARS)
 def test_scalars(name: str, toy_session: Session, plain: duckdb.DuckDBPyConnection) -> None:
     """A function of a row gives what its SQL gives."""

@@ -80,6 +80,7 @@ PLAIN = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("sql", CODED)
 def test_text_of_few_values_is_grouped_by_its_numbers(stages: Session, sql: str) -> None:
     """Whatever lies between the table and the groups, and where partitions number them anew."""
@@ -100,6 +101,7 @@ def test_the_same_in_one_task(one_task: Session, sql: str) -> None:
         assert [] == differences(first, again.to_arrow())
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("sql", PLAIN)
 def test_text_that_is_grouped_as_it_is(stages: Session, sql: str) -> None:
     """DuckDB does it well for one column; else there are many values, or none that are stored."""

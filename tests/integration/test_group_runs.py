@@ -101,6 +101,7 @@ NOT_IN_RUNS = {
 }
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("sql", IN_RUNS)
 @pytest.mark.parametrize(
     "table",
@@ -118,6 +119,7 @@ def test_groups_are_those_of_a_hash_table(session: Session, sql: str, table: str
             assert [] == differences(first, again.to_arrow())
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("sql", NOT_IN_RUNS.values(), ids=NOT_IN_RUNS)
 def test_other_groups(session: Session, sql: str) -> None:
     """Not looked for."""

@@ -114,6 +114,7 @@ def _tables() -> dict[str, pa.Table]:
     }
 
 
+@pytest.mark.slow
 def test_hosts_answer_as_one_machine_does(hosts: tuple[ClusterRecord, ...], keys: Path) -> None:
     """Shuffles, broadcasts, loads and results pass between hosts; the answers are DuckDB's."""
     with duckdb.connect() as plain, _connected(hosts, keys) as session:
@@ -130,6 +131,7 @@ def _partitions(record: ClusterRecord) -> list[str]:
     return sorted(path.name.partition("-")[0] for path in memory.rglob("tables/0/*.arrow"))
 
 
+@pytest.mark.slow
 def test_nodes_elsewhere_tell_what_they_use(hosts: tuple[ClusterRecord, ...], keys: Path) -> None:
     """The memory of their executors, and the size of what they store."""
     with _connected(hosts, keys) as session:

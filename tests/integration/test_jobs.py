@@ -97,6 +97,7 @@ def test_nothing_runs_before_an_action(t: DataFrame, tmp_path: Path) -> None:
     assert "xxxx" == calls.read_text()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "convert",
     [lambda x: x, lambda x: x.to_pandas(), pl.from_arrow, lambda x: x.to_batches()[0]],
@@ -153,6 +154,7 @@ def test_a_function_may_return_the_iterator_that_it_got(t: DataFrame) -> None:
 # Groups
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("partitions", [1, 3, 7])
 def test_apply_in_arrow(session: Session, partitions: int) -> None:
     """Each group once, whole, with NULL and NaN as groups of their own; keys are Arrow scalars."""
@@ -204,6 +206,7 @@ def test_groups_that_no_function_applies_to(t: DataFrame, group: Any) -> None:
 # What functions give
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("given", "schema"),
     [
@@ -231,6 +234,7 @@ def test_values_that_fit_are_cast(t: DataFrame, given: pa.Array, schema: str) ->
     assert 2 == len(found)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("given", "schema", "words"),
     [
@@ -281,6 +285,7 @@ class OwnError(Exception):
         super().__init__(f"{one} and {two}")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "error",
     [ValueError("bad value"), KeyError("key"), ZeroDivisionError(), OSError(2, "no file"),
@@ -384,6 +389,7 @@ def test_persist(t: DataFrame, tmp_path: Path) -> None:
     assert "xxxx" == calls.read_text()
 
 
+@pytest.mark.slow
 def test_kept_rows_go_with_their_last_dataframe(session: Session, t: DataFrame) -> None:
     """Neither tables nor files are left, whichever way a DataFrame ends."""
     gc.collect()
@@ -470,6 +476,7 @@ def test_repartition(t: DataFrame) -> None:
     assert list(range(ROWS)) == _column(t.coalesce(2), "a")
 
 
+@pytest.mark.slow
 def test_what_is_stored_of_repartitioned_rows_keeps_their_partitions(
     session: Session, t: DataFrame, tmp_path: Path
 ) -> None:
@@ -493,6 +500,7 @@ def test_what_is_stored_of_repartitioned_rows_keeps_their_partitions(
     session.drop_table("saved")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("partitions", [1, 2, 9])
 def test_equal_keys_lie_in_one_partition(t: DataFrame, partitions: int) -> None:
     """Repartitioned by columns, each key is seen by one task alone."""
@@ -506,6 +514,7 @@ def test_equal_keys_lie_in_one_partition(t: DataFrame, partitions: int) -> None:
     assert ROWS == frame.count()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("partitions", [1, 3, 7])
 def test_ranges_of_values(session: Session, partitions: int) -> None:
     """Partitions hold one range each, in order; equal values are never apart."""
@@ -598,7 +607,9 @@ def _typed_values(draw: st.DrawFn) -> tuple[str, list[str]]:
             return name, values
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=settings.default.max_examples // 4, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(st.lists(_typed_values(), min_size=1, max_size=3), st.sampled_from([None, 1, 3]))
 def test_kept_rows_are_what_they_were(
     session: Session, columns: list[tuple[str, list[str]]], partitions: int | None

@@ -42,6 +42,7 @@ def _count(session: Session, fn: Callable[[pa.Table], pa.Table]) -> int:
     return session.table("t").map_partitions(fn, "a BIGINT").count()
 
 
+@pytest.mark.slow
 def test_an_executor_dies_while_it_runs_a_function(session: Session, tmp_path: Path) -> None:
     """Its partition is mapped again elsewhere, and the answer is complete."""
     died = tmp_path / "died"
@@ -67,6 +68,7 @@ def test_a_function_that_always_ends_its_process(session: Session) -> None:
         _count(session, leave)
 
 
+@pytest.mark.slow
 def test_a_function_without_end_of_recursion(session: Session) -> None:
     """Python stops it; the caller gets the RecursionError."""
 
@@ -119,6 +121,7 @@ def test_ctrl_c_ends_functions_that_do_not_end(
     thread.join()
 
 
+@pytest.mark.slow
 def test_prints_do_not_disturb(session: Session, capfd: pytest.CaptureFixture[str]) -> None:
     """What functions print goes to stderr, not into answers."""
 
@@ -141,6 +144,7 @@ def test_nothing_is_left_of_derived_rows() -> None:
     assert not memory.exists()
 
 
+@pytest.mark.slow
 def test_user_code_that_asks_is_told_at_once_that_nobody_answers(session: Session) -> None:
     """Stdin is empty in executors: input() and a debugger do not wait for ever."""
     with pytest.raises(EOFError):

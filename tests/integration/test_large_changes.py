@@ -124,6 +124,7 @@ def compare(
         assert expected == rows(session.sql(asked).collect()), (sql, asked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["keyed", "ranges"])
 def test_changes_are_those_that_duckdb_makes(
     session: Session, plain: duckdb.DuckDBPyConnection, layout: str
@@ -175,6 +176,7 @@ def test_any_changes_are_those_that_duckdb_makes(
     session._runtime.tables.sizes = replace(SIZES, patched=1)
 
 
+@pytest.mark.slow
 def test_tasks_replace_the_partitions_that_have_rows_to_change(
     session: Session, plain: duckdb.DuckDBPyConnection
 ) -> None:
@@ -189,6 +191,7 @@ def test_tasks_replace_the_partitions_that_have_rows_to_change(
     session.drop_table(name)
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("sql", WRONG)
 def test_what_duckdb_refuses_changes_nothing(
     session: Session, plain: duckdb.DuckDBPyConnection, sql: str
@@ -206,6 +209,7 @@ def test_what_duckdb_refuses_changes_nothing(
     session.drop_table(name)
 
 
+@pytest.mark.slow
 def test_constraints_hold(session: Session, plain: duckdb.DuckDBPyConnection) -> None:
     """Of columns that are set, also by a MERGE that adds rows; others need no look."""
     create_table = "CREATE TABLE c (k INT PRIMARY KEY, v INT NOT NULL, w INT, CHECK (w < 90000))"
@@ -277,6 +281,7 @@ def test_statistics_follow_what_is_set(session: Session, plain: duckdb.DuckDBPyC
     session.drop_table(name)
 
 
+@pytest.mark.slow
 def test_a_lost_patch_is_computed_again(
     session: Session, plain: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +323,7 @@ def test_partitions_of_a_change_that_fails_are_removed(
     session.drop_table(name)
 
 
+@pytest.mark.slow
 def test_few_rows_are_found_where_they_are_stored(
     session: Session, plain: duckdb.DuckDBPyConnection
 ) -> None:
@@ -338,6 +344,7 @@ def test_few_rows_are_found_where_they_are_stored(
     session.drop_table(name)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("least", [1, SIZES.patched])
 @pytest.mark.parametrize(
     "search",

@@ -44,6 +44,7 @@ def session(plain: duckdb.DuckDBPyConnection) -> Iterator[Session]:
         yield found
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_lies_on_disk(session: Session) -> None:
     """Files keep to their share of shared memory; the rest is on disk, and both are told."""
     (node,) = session.nodes()
@@ -51,6 +52,7 @@ def test_what_does_not_fit_lies_on_disk(session: Session) -> None:
     assert any("table t is on disk" in warning for warning in session.warnings)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "sql",
     [
@@ -73,12 +75,14 @@ def test_queries_larger_than_memory(
     assert expected.equals(found.cast(expected.schema))
 
 
+@pytest.mark.slow
 def test_shuffles_on_disk_are_told(session: Session) -> None:
     """EXPLAIN ANALYZE tells what a stage has put on disk."""
     text = session.sql("SELECT text, id FROM t ORDER BY text").plan_text("analyze")
     assert " on disk)" in str(text)
 
 
+@pytest.mark.slow
 def test_what_duckdb_spills_is_told(session: Session) -> None:
     """Of each task, for programs, and by EXPLAIN ANALYZE; of others there is nothing to say."""
     profile = session.sql("SELECT text, id FROM t ORDER BY text").profile()
@@ -94,6 +98,7 @@ def test_what_can_not_spill_is_a_resource_error(session: Session) -> None:
     assert [(ROWS,)] == [tuple(row) for row in session.sql("SELECT count(*) FROM t").collect()]
 
 
+@pytest.mark.slow
 def test_functions_run_one_after_the_other_where_memory_is_short(session: Session) -> None:
     """Each partition's function gets all of its rows, whatever it needs."""
     counts = session.table("t").map_partitions(_counted, schema="n BIGINT").collect()
@@ -196,6 +201,7 @@ def test_shared_memory_of_a_container(run_with_mounts: Callable[..., str]) -> No
     assert ["True", f"{FEWER} {kinds}", "[]"] == found.splitlines()
 
 
+@pytest.mark.slow
 def test_disk_that_fills_up(run_with_mounts: Callable[..., str]) -> None:
     """A full disk is a ResourceError; partial files are gone, and the session goes on."""
     target, scratch = Path("/mnt/target"), Path("/mnt/scratch")

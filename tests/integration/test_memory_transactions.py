@@ -95,6 +95,7 @@ def test_a_conflict_undoes_the_later_transaction(pair: tuple[Session, Session]) 
     assert [(78, 7)] == ask(other, "FROM b WHERE v = 7")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "change",
     [
@@ -128,6 +129,7 @@ def test_rows_are_added_to_what_others_have_changed(pair: tuple[Session, Session
     assert [5, 6, 7, 8, 9, 10, 20] == ask(other, "SELECT k FROM a")
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     "sql",
     [
@@ -245,6 +247,7 @@ def test_drivers_end_what_began_with_begin(pair: tuple[Session, Session]) -> Non
     assert not one.in_transaction
 
 
+@pytest.mark.slow
 def test_comments_are_part_of_it(pair: tuple[Session, Session]) -> None:
     """Others see them after COMMIT; the table's rows stay where they are, and go on changing."""
     one, other = pair

@@ -80,6 +80,7 @@ WHOLE = [
 ]
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("sql", DISTRIBUTED + WHOLE)
 def test_answers_over_files_are_duckdbs(session: Session, sql: str) -> None:
     """Rows, their order, names and types are those of DuckDB over the same files."""
@@ -129,6 +130,7 @@ def test_settings_say_how_files_are_read(session: Session, tmp_path: Path) -> No
         session.sql("RESET binary_as_string")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("columns", [("z",), ("i", "s", "z"), ("s", "i")], ids=",".join)
 @pytest.mark.parametrize("streamed", [False, True], ids=["at once", "piece by piece"])
 def test_columns_that_change_while_a_query_runs(
@@ -164,6 +166,7 @@ def test_columns_that_change_while_a_query_runs(
         rows(f"FROM read_parquet('{file}', file_row_number = false)")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("ending", ["parquet", "csv", "json"])
 def test_files_that_go_or_come_back_while_a_query_runs(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
@@ -216,6 +219,7 @@ def test_a_broken_file_fails_its_query_only(session: Session, tmp_path: Path) ->
     ).to_arrow().to_pylist()
 
 
+@pytest.mark.sample(2)
 def test_names_that_are_not_files(session: Session) -> None:
     """Parts of queries, views and tables come before files of the same name."""
     name = "kinds/x.parquet"
@@ -230,6 +234,7 @@ def test_names_that_are_not_files(session: Session) -> None:
     assert [{"a": 1, "b": "x"}] == session.sql(f'FROM "{name}"').to_arrow().to_pylist()
 
 
+@pytest.mark.slow
 def test_relative_paths_are_the_front_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are looked for where the program works when the query runs, in executors as well."""
     (tmp_path / "one").mkdir()

@@ -98,6 +98,7 @@ def test_settings_of_the_first_session_are_its_own(
         root.sql("RESET default_null_order")
 
 
+@pytest.mark.slow
 def test_settings_say_how_each_session_reads_files(
     sessions: tuple[Session, Session, Session], tmp_path: Path
 ) -> None:
@@ -116,6 +117,7 @@ def test_settings_say_how_each_session_reads_files(
         root.drop_table("of_file")
 
 
+@pytest.mark.slow
 def test_temporary_definitions_of_the_first_session_are_its_own(
     sessions: tuple[Session, Session, Session],
 ) -> None:
@@ -136,6 +138,7 @@ def test_temporary_definitions_of_the_first_session_are_its_own(
     assert [(1,), (2,)] == [*_rows(one, "FROM numbered"), *_rows(other, "FROM numbered")]
 
 
+@pytest.mark.slow
 def test_sources_of_temporary_views_of_one_name_stay(
     sessions: tuple[Session, Session, Session], tmp_path: Path
 ) -> None:
@@ -236,6 +239,7 @@ def test_loads_are_interrupted_by_their_session() -> None:
             assert "loaded" not in root.tables
 
 
+@pytest.mark.slow
 def test_promised_rows_are_computed_by_the_settings_of_their_session(
     sessions: tuple[Session, Session, Session],
 ) -> None:
@@ -263,6 +267,7 @@ def test_settings_of_all_sessions_are_refused(sessions: tuple[Session, Session, 
         one.sql("SET http_proxy = 'somewhere'")
 
 
+@pytest.mark.slow
 def test_temporary_tables_hide_shared_ones(sessions: tuple[Session, Session, Session]) -> None:
     """A temporary table of the name of a shared one is what its session sees, until it is gone."""
     root, one, other = sessions
@@ -277,6 +282,7 @@ def test_temporary_tables_hide_shared_ones(sessions: tuple[Session, Session, Ses
     assert [(100,)] == _rows(one, "SELECT count(*) FROM shared")
 
 
+@pytest.mark.slow
 def test_temporary_views_and_macros(sessions: tuple[Session, Session, Session]) -> None:
     """Views and macros are shared, unless they are temporary or a DataFrame's."""
     root, one, other = sessions
@@ -317,6 +323,7 @@ def test_writes_are_seen_everywhere(sessions: tuple[Session, Session, Session]) 
     assert "written" not in root.tables
 
 
+@pytest.mark.slow
 def test_writes_from_temporary_tables_are_seen_everywhere(
     sessions: tuple[Session, Session, Session],
 ) -> None:
@@ -349,6 +356,7 @@ def test_writes_from_temporary_tables_are_seen_everywhere(
     assert ["shared"] == root.tables
 
 
+@pytest.mark.slow
 def test_whole_names_in_statements_that_write(sessions: tuple[Session, Session, Session]) -> None:
     """`memory.main.t` is the shared table, whatever schema a session is in."""
     for session in sessions:
@@ -380,6 +388,7 @@ def test_whole_names_in_statements_that_write(sessions: tuple[Session, Session, 
         assert ["shared"] == session.tables
 
 
+@pytest.mark.slow
 def test_concurrent_writers_lose_nothing(sessions: tuple[Session, Session, Session]) -> None:
     """Sessions that write one table at the same time take turns."""
     root, *writers = sessions
@@ -441,6 +450,7 @@ def test_the_first_session_ends_all() -> None:
         one.sql("SELECT 1")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "sql",
     [

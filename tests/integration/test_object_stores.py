@@ -63,6 +63,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.sample(13)
 @pytest.mark.parametrize(
     ("pattern", "found"),
     [
@@ -90,6 +91,7 @@ def test_files_are_found_by_patterns_and_folders(
     assert expected == paths(f"{bucket}{pattern}")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_range_of_a_file_is_read_as_long_as_it_is_the_same_file(
     server: S3Server, bucket: str, name: str
@@ -153,6 +155,7 @@ def test_access_tells_prefixes_only() -> None:
     assert SECRET == access.of("s3://a/c")["secret_access_key"]
 
 
+@pytest.mark.slow
 def test_files_of_google_cloud_storage_are_read(server: S3Server, bucket: str) -> None:
     """Its XML interface is that of S3, but for credentials: the objects are public."""
     uri = bucket.replace("s3://", "gs://")

@@ -101,6 +101,7 @@ def _same(found: Any, expected: Any) -> None:
             assert found == expected
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("partitions", [1, 3, 8])
 @pytest.mark.parametrize("driver", [logistic, exchange])
 def test_results_are_those_of_the_sequential_program(
@@ -111,6 +112,7 @@ def test_results_are_those_of_the_sequential_program(
     _same(found, _expected(session, driver, partitions))
 
 
+@pytest.mark.sample(2)
 def test_progress_and_figures(session: Session, tmp_path: Path) -> None:
     """Iterations, workers and tasks; the time in tasks is a part of the workers' time."""
     hurry = tmp_path / "hurry"
@@ -147,6 +149,7 @@ def test_partitions_of_tables_are_mapped(own: Session) -> None:
     ).result(60)
 
 
+@pytest.mark.sample(2)
 def test_a_result_becomes_a_table(session: Session) -> None:
     """Its parts are the partitions; SQL joins them back."""
     frame = session.program(rank, partitions=4, into="ranks", replace=True).result(60)
@@ -169,6 +172,7 @@ def test_a_result_becomes_a_table(session: Session) -> None:
 # What goes wrong
 
 
+@pytest.mark.sample(2)
 def test_an_exception_has_its_place(session: Session) -> None:
     """The user's own exception, with call, stage, partition and traceback in a note."""
     with pytest.raises(ZeroDivisionError) as caught:
@@ -224,6 +228,7 @@ def test_a_driver_that_guesses_is_found_out(own: Session) -> None:
         own.program(guessing, partitions=4).result(60)
 
 
+@pytest.mark.sample(2)
 def test_cancel_leaves_a_usable_session(session: Session, tmp_path: Path) -> None:
     """Also while functions run that do not end; slots are free afterwards."""
     running = session.program(endless(str(tmp_path / "begun")))
@@ -242,6 +247,7 @@ def test_cancel_leaves_a_usable_session(session: Session, tmp_path: Path) -> Non
     assert _ROWS == session.table("points").count()
 
 
+@pytest.mark.sample(2)
 def test_queries_while_a_program_runs(session: Session, tmp_path: Path) -> None:
     """With a free slot they run as always; without, in the front end, or they say why not."""
     for workers in (1, 2):
@@ -261,6 +267,7 @@ def test_queries_while_a_program_runs(session: Session, tmp_path: Path) -> None:
             running.result(30)
 
 
+@pytest.mark.sample(2)
 def test_programs_take_turns(session: Session) -> None:
     """Two that want all slots at once both end: workers that come late join."""
     running = [session.program(slow_sum(0.002, 10), partitions=4) for _ in range(3)]
@@ -316,6 +323,7 @@ def _one_death(session: Session, running: Program, killed: set[int]) -> float | 
     return time.monotonic() - began_s
 
 
+@pytest.mark.slow
 def test_workers_die(own: Session, tmp_path: Path) -> None:
     """Others take their partitions from the snapshot, new ones join; the result is the same."""
     expected = own.program(slow_sum(0.0, 120), partitions=6).result(60)
@@ -341,6 +349,7 @@ def test_workers_that_survive_go_on_together() -> None:
         assert 1 <= running.progress.rollbacks
 
 
+@pytest.mark.sample(2)
 def test_progress_while_one_waits(session: Session) -> None:
     """It is told on the way, as a line of text if one likes; an exception there is Ctrl-C."""
     told: list[ProgramProgress] = []
@@ -473,7 +482,8 @@ with minishark.connect(nodes=2, executors_per_node=1) as session:
 """
 
 
-@pytest.mark.parametrize("end", [pytest.param("interrupt", marks=pytest.mark.slow), "kill"])
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["interrupt", "kill"])
 def test_the_front_end_ends(end: str, tmp_path: Path) -> None:
     """By Ctrl-C, which leaves a usable session, or by death; nothing remains of either."""
     begun = tmp_path / "begun"

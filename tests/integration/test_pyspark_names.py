@@ -254,6 +254,7 @@ def test_sums_of_whole_numbers_are_bigint(toy_session: Session, frame: DataFrame
     assert "PartialAggregate" in spread.agg(F.sum("id")).plan_text()
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_random_numbers(toy_session: Session) -> None:
     """The same seed draws the same for the same rows; another seed draws otherwise."""
     rows = toy_session.range(5000).repartition(3).persist()
@@ -413,6 +414,7 @@ def test_functions_that_return_structs(toy_session: Session) -> None:
         toy_session.range(1).select("s.*")
 
 
+@pytest.mark.slow
 def test_table_functions(toy_session: Session) -> None:
     """Classes as table functions, in Python and in SQL; generators as DataFrames."""
 

@@ -104,6 +104,17 @@ def test_nulls(session: Session) -> None:
     assert [(None, True)] == _rows(session, "SELECT evens(NULL), seen(NULL)")
 
 
+@pytest.mark.parametrize("vectorized", [False, True])
+def test_functions_may_give_null_where_they_raise(session: Session, vectorized: bool) -> None:
+    """Only there: other rows of the same array have their results."""
+    fn = (lambda x: pc.divide(10, x)) if vectorized else (lambda x: 10 // x)
+    session.udf.register("parts", fn, "BIGINT", ["BIGINT"], vectorized=vectorized, on_error="null")
+    asked = "SELECT parts(x) FROM (VALUES (1), (0), (NULL), (5)) v(x)"
+    assert [(10,), (None,), (None,), (2,)] == _rows(session, asked)
+    with pytest.raises(OptionError, match="raise, null"):
+        session.udf.register("parts", fn, "BIGINT", on_error="quarantine")
+
+
 def test_vectorized_functions(session: Session) -> None:
     """They take Arrow arrays, nulls included, and give arrays or lists."""
     session.udf.register(

@@ -16,7 +16,7 @@ from minishark.errors import MinisharkError
 from minishark.session.session import Session
 
 _QUICK = settings(
-    max_examples=4,
+    max_examples=2,
     deadline=None,
     derandomize=True,
     database=None,

@@ -235,6 +235,7 @@ def of_files(
         session.drop_table(name)
 
 
+@pytest.mark.slow
 def test_all_tables_of_a_query_are_loaded_again(
     session: Session, of_files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +279,7 @@ def test_a_table_without_its_files_is_named(session: Session) -> None:
     assert ("gone", (1,)) == (found.value.table, found.value.partitions)
 
 
+@pytest.mark.slow
 def test_cached_rows_are_computed_again_unless_they_vary(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

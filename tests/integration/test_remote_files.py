@@ -83,6 +83,7 @@ QUERIES = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("query", QUERIES)
 def test_answers_are_those_of_local_files(
     session: Session, bucket: str, local: Path, query: str
@@ -92,6 +93,7 @@ def test_answers_are_those_of_local_files(
     assert sorted(map(repr, expected)) == sorted(map(repr, answer))
 
 
+@pytest.mark.slow
 def test_statements_and_readers_take_uris(session: Session, bucket: str) -> None:
     total = [(ROWS, sum(range(ROWS)))]
 
@@ -158,6 +160,7 @@ def _length(header: str) -> int:
     return int(last) - int(first) + 1
 
 
+@pytest.mark.slow
 def test_a_file_that_is_replaced_is_read_anew(server: S3Server, tmp_path: Path) -> None:
     uri = server.make_bucket()
     with fresh(server) as session:
@@ -169,6 +172,7 @@ def test_a_file_that_is_replaced_is_read_anew(server: S3Server, tmp_path: Path) 
             assert [(number + 1, number)] == [tuple(row) for row in answer]
 
 
+@pytest.mark.slow
 def test_a_file_that_is_replaced_in_mid_query_is_noticed(server: S3Server, tmp_path: Path) -> None:
     """The query is planned again; if the file is replaced each time, the error names it."""
     uri = server.make_bucket()
@@ -208,6 +212,7 @@ def test_a_file_that_is_replaced_in_mid_query_is_noticed(server: S3Server, tmp_p
         session.sql(sql).collect()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("fault", "text"), [(EXPIRED, "credentials have expired"), (DENIED, "access is denied")]
 )
@@ -227,6 +232,7 @@ def test_errors_in_tasks_name_the_file(
     assert KEY not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_slow_answers_are_asked_for_again(server: S3Server, bucket: str) -> None:
     failed: set[tuple[str, str]] = set()
     lock = threading.Lock()
@@ -246,6 +252,7 @@ def test_slow_answers_are_asked_for_again(server: S3Server, bucket: str) -> None
     assert len(failed) > 3
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("sql", "error", "text"),
     [
@@ -270,6 +277,7 @@ def test_what_can_not_be_read_is_told(
         session.sql(sql.format(bucket)).collect()
 
 
+@pytest.mark.slow
 def test_no_secret_is_seen(server: S3Server, bucket: str, tmp_path: Path) -> None:
     """Neither in events, plans, metrics, pages, nor in files of the session or its event log."""
     sql = f"SELECT sum(i) FROM read_parquet('{bucket}/p/**/*.parquet')"

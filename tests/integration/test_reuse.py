@@ -213,6 +213,25 @@ def mapped(session: Session, folder: Path) -> Iterator[Any]:
         yield len((folder / "calls").read_text())
 
 
+def called(session: Session, _: Path) -> Iterator[Any]:
+    """Only the options of the calls differ; what reads their rows is reused."""
+
+    def fails(rows: pa.Table) -> pa.Table:
+        if rows["k"][0].as_py() % 20 == 0:
+            raise ValueError
+        return rows
+
+    kept = session.sql("SELECT k FROM t ORDER BY k LIMIT 100")
+    for options in ({"on_error": "null"}, {"on_error": "quarantine"}, {"batch_rows": 20}):
+        frame = kept.map_batches(
+            fails, "k BIGINT", **{"on_error": "null", "batch_rows": 10} | options
+        )
+        yield frame.agg({"k": "count", "*": "count"}).collect()
+    for divisor in (2, 3):
+        frame = kept.map_rows(lambda row: row.k // divisor, "k BIGINT")  # noqa: B023 - at once
+        yield frame.agg({"k": "sum"}).collect()
+
+
 def random(session: Session, _: Path) -> Iterator[Any]:
     asked = "SELECT count(*) FROM (SELECT random() AS r FROM t) WHERE r < 2"
     yield rows(session, asked)
@@ -235,10 +254,11 @@ def cached(session: Session, _: Path) -> Iterator[Any]:
 PAIRS = [
     time_zone, collation, integer_division, inserted, deleted, updated, rolled_back, replaced,
     view, macro, limit, columns, lossless, file_of_other_size, file_of_other_time, function,
-    mapped, random, variable, cached,
+    mapped, called, random, variable, cached,
 ]  # fmt: skip
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.__name__)
 def test_statements_that_differ_in_one_thing(
     pair: Callable[[Session, Path], Iterator[Any]], session: Session, plain: Session, tmp_path: Path
@@ -273,6 +293,7 @@ def _without_prelude(own: Callable[[Any], str]) -> Callable[[Any], str]:
     return lambda task: own(structs.replace(task, prelude=()))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("planted", PLANTED)
 def test_a_forgotten_ingredient_is_a_wrong_answer(
     planted: str, plain: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -324,6 +345,7 @@ def explained(session: Session, sql: str, mode: str = "stages") -> str:
     return session._runtime.explain(sql, mode=mode)
 
 
+@pytest.mark.slow
 def test_equal_queries_at_the_same_time_run_their_tasks_once(session: Session) -> None:
     """All but one wait."""
     session.create_table("t", data(), replace=True)
@@ -372,6 +394,7 @@ def kept_files(session: Session) -> list[Path]:
 BIG = "SELECT a.k, a.s, a.g FROM big a JOIN big b ON a.k = b.k + 1"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("damage", ["removed", "flipped", "cut"])
 def test_a_lost_or_damaged_output_is_a_miss(session: Session, damage: str) -> None:
     """It is computed again; nobody takes it any more."""
@@ -398,6 +421,7 @@ def test_a_lost_or_damaged_output_is_a_miss(session: Session, damage: str) -> No
     assert expected == sorted(rows(session, BIG))
 
 
+@pytest.mark.slow
 def test_outputs_go_over_the_quota_and_with_the_session(tmp_path: Path) -> None:
     """Least recently used ones first, and none that is read."""
     with connected() as session:
@@ -441,8 +465,11 @@ def _queries(draw: st.DrawFn) -> str:
     )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(_queries(), _CHANGES), min_size=2, max_size=6))
+@settings(
+    max_examples=max(2, settings.default.max_examples // 16),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.lists(st.tuples(_queries(), _CHANGES), min_size=2, max_size=4))
 def test_answers_over_changing_tables_are_those_of_duckdb(
     session: Session, script: list[tuple[str, str]]
 ) -> None:

@@ -70,6 +70,7 @@ def forget(record: ClusterRecord) -> None:
         path.unlink()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("loaded", [False, True])
 def test_another_session_finds_what_one_has_computed(
     running: ClusterRecord, file: Path, loaded: bool
@@ -93,6 +94,7 @@ def test_another_session_finds_what_one_has_computed(
     assert [0, 0] == [tasks for _, tasks in second]
 
 
+@pytest.mark.slow
 def test_tables_of_a_session_are_its_own(running: ClusterRecord) -> None:
     """Nobody can name what was computed from rows of another's memory."""
     found = []
@@ -120,6 +122,7 @@ if sys.argv[3:]:
 """
 
 
+@pytest.mark.slow
 def test_a_program_that_was_killed_goes_on_where_it_was(running: ClusterRecord, file: Path) -> None:
     """Its second run finds what the first has computed; so does a third."""
     arguments = ("-c", _PROGRAM, running.address, str(file))
@@ -134,6 +137,7 @@ def test_a_program_that_was_killed_goes_on_where_it_was(running: ClusterRecord, 
     assert ["0", "0", "0"] == [line.split()[1] for line in out.splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["flipped", "removed"])
 def test_a_damaged_file_is_a_miss_for_other_sessions(
     running: ClusterRecord, file: Path, damage: str
@@ -156,6 +160,7 @@ def test_a_damaged_file_is_a_miss_for_other_sessions(
         assert rows == sorted(tuple(row) for row in session.sql(wide).collect())
 
 
+@pytest.mark.slow
 def test_deaths_of_executors_while_outputs_are_read_and_written(
     running: ClusterRecord, file: Path
 ) -> None:
@@ -187,6 +192,7 @@ def test_deaths_of_executors_while_outputs_are_read_and_written(
         killer.join()
 
 
+@pytest.mark.slow
 def test_the_death_of_a_node_costs_misses(file: Path) -> None:
     """It was the home of some names, and held some files."""
     record = start_cluster(StartOptions(name="dying", nodes=3))

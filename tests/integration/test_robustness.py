@@ -100,6 +100,7 @@ def test_an_executor_dies_between_queries(processes: Session) -> None:
         assert _ANSWER == processes.sql(_SUM).collect()
 
 
+@pytest.mark.slow
 def test_all_executors_die_between_queries(processes: Session) -> None:
     """Even then the tables are there: they lie in files, not in processes."""
     for pid in _executors(processes):
@@ -107,6 +108,7 @@ def test_all_executors_die_between_queries(processes: Session) -> None:
     assert _ANSWER == processes.sql(_SUM).collect()
 
 
+@pytest.mark.slow
 def test_an_executor_dies_in_the_middle_of_a_query(processes: Session) -> None:
     """Its task runs again elsewhere; the answer is right, and so is the next one."""
     victim = psutil.Process(_executors(processes)[0])
@@ -132,6 +134,7 @@ _ONE_NODE = ("--nodes", "1")
 _END_MAX_S = 5.0  # the aim is one second; machines that run tests are busy
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "moment",
     [
@@ -157,9 +160,8 @@ def test_ctrl_c(moment: str, data: Path, tmp_path: Path) -> None:
     assert not made_now or [] == list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_other_signals(number: signal.Signals, data: Path) -> None:
     """A polite kill ends it just so, with the status that shells expect."""
     arguments = ("tpch", "--scale", "0.01", "--data", str(data), *_ONE_NODE)
@@ -198,6 +200,7 @@ def _script(tmp_path: Path, text: str) -> str:
     return str(file)
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_query_leaves_the_session_usable(tmp_path: Path) -> None:
     """KeyboardInterrupt comes out of the call soon; the next query runs."""
     script = f"""
@@ -225,6 +228,7 @@ def _busiest(started: Program) -> psutil.Process:
     return max(children, key=lambda process: process.cpu_times().user)
 
 
+@pytest.mark.slow
 def test_exit_without_stop(tmp_path: Path) -> None:
     """A program that forgets stop() ends at once, says nothing, and leaves nothing."""
     script = """
@@ -251,6 +255,7 @@ def test_an_exception_without_stop(tmp_path: Path) -> None:
         until(lambda: not started.remains(), f"the end of {started.remains()}")
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_without_a_word(tmp_path: Path) -> None:
     """No handler of Python's runs, so the children tidy up, in the middle of a query too."""
     script = f"""
@@ -357,6 +362,7 @@ def _asked_by_eight_threads(session: Session) -> None:
     assert 24 == sum(len(found) for found in results)
 
 
+@pytest.mark.slow
 def test_eight_threads_query_one_session(processes: Session) -> None:
     """Queries of many threads, some of which fail, do not disturb each other."""
     _asked_by_eight_threads(processes)
@@ -375,6 +381,7 @@ def test_eight_threads_query_one_session_on_threads() -> None:
 # Short of shared memory
 
 
+@pytest.mark.slow
 def test_no_shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without shared memory all lies on disk, the session says so, and answers are right."""
     monkeypatch.setattr(folders, "SHARED_MEMORY", tmp_path / "nowhere")
@@ -419,6 +426,7 @@ def test_tiny_shared_memory(small_memory: Path) -> None:
         assert [] == list(small_memory.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("small_memory", [80], indirect=True)
 def test_shared_memory_fills_up(small_memory: Path) -> None:
     """What does not fit goes to disk, which is told once, and all of it is found again."""
@@ -439,6 +447,7 @@ def test_shared_memory_fills_up(small_memory: Path) -> None:
     assert [] == list(small_memory.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("small_memory", [24], indirect=True)
 def test_a_full_disk_while_files_are_loaded(
     small_memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -463,6 +472,7 @@ def _nodes(session: Session) -> list[int]:
     return [node.pid for node in session._runtime.cluster.status() if node.alive and node.executors]
 
 
+@pytest.mark.slow
 def test_nodes_that_die_come_back(own_processes: Session) -> None:
     """One, the one with the scheduler, and all at once: queries wait, tables are there."""
     deaths = [0, 0]
@@ -495,6 +505,7 @@ def test_a_node_dies_in_the_middle_of_a_query(processes: Session) -> None:
         assert _LONG_ANSWER == running.result(60)
 
 
+@pytest.mark.slow
 def test_a_node_that_can_not_come_back_is_given_up(
     own_processes: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -571,6 +582,7 @@ def test_executors_that_never_come_up_are_not_waited_for(own_processes: Session)
     assert _ANSWER == own_processes.sql(_SUM).collect()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_nothing_is_left_of_a_start_that_fails_half_way(
     error: type[BaseException], monkeypatch: pytest.MonkeyPatch
@@ -653,6 +665,7 @@ def test_a_start_that_is_interrupted_leaves_no_folder(
     assert [True, True] == ended, "the last two have something to end"
 
 
+@pytest.mark.slow
 def test_a_cluster_that_does_not_come_up_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what its processes wrote; the session that was made for it is closed."""
     monkeypatch.setattr(local, "RUNNER", "minishark.nosuch:make")

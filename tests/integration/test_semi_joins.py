@@ -93,6 +93,7 @@ WITHOUT_FILTERS = {
 }
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("sql", WITH_FILTERS)
 def test_rows_that_no_join_wants_are_dropped(
     session: Session, sql: str, request: pytest.FixtureRequest
@@ -109,6 +110,7 @@ def test_rows_that_no_join_wants_are_dropped(
         frame.to_arrow()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("sql", WITHOUT_FILTERS.values(), ids=WITHOUT_FILTERS)
 def test_joins_that_need_all_rows(session: Session, sql: str) -> None:
     """They have no filter."""
@@ -127,6 +129,7 @@ def test_the_steps_can_be_seen(session: Session) -> None:
     )
 
 
+@pytest.mark.sample(2)
 def test_steps_that_are_too_large_run_within_the_fragment(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,7 @@ def test_sessions_share_a_cluster_and_nothing_else(
     assert _ANSWER == _answer(session)
 
 
+@pytest.mark.slow
 def test_calls_of_several_sessions_submit_calls(session: Session, running: ClusterRecord) -> None:
     """The same executor serves both, and is connected to the schedulers for each of them."""
     here, there = (node.name for node in running.nodes)
@@ -116,6 +117,7 @@ def test_calls_of_several_sessions_submit_calls(session: Session, running: Clust
         assert [there] * 4 == [nested(each) for each in (session, other, session, other)]
 
 
+@pytest.mark.slow
 def test_nodes_that_are_started_anew_get_the_sessions_folders(
     session: Session, running: ClusterRecord
 ) -> None:
@@ -152,6 +154,17 @@ def test_all_kinds_of_statements_run(session: Session) -> None:
     )
 
 
+def test_tables_of_like_names_are_changed(session: Session) -> None:
+    """The first and the tenth load, say: the name of one's folder is a part of the other's."""
+    names = [f"like_{i}" for i in range(12)]
+    for name in names:
+        session.create_table(name, pa.table({"i": range(20)}))
+    for name in (*names[:2], *names[8:]):
+        session.sql(f"DELETE FROM {name} WHERE i % 2 = 0")
+        assert 10 == len(session.sql(f"FROM {name}").collect())
+
+
+@pytest.mark.slow
 def test_dropped_tables_free_memory(session: Session, running: ClusterRecord) -> None:
     """No executor keeps a dropped table's memory, even if no task comes any more."""
     assert _ANSWER == _answer(session)
@@ -189,6 +202,7 @@ def test_the_status_tells_what_is_there(
     assert all(word in text for word in ("node-0", "node-1", own))
 
 
+@pytest.mark.slow
 def test_a_killed_session_leaves_nothing(running: ClusterRecord) -> None:
     """After SIGKILL the nodes remove its tables, and its own folders too."""
     script = """
@@ -265,6 +279,7 @@ def test_commands_use_it(running: ClusterRecord, capfd: pytest.CaptureFixture[st
 # Clusters of their own
 
 
+@pytest.mark.slow
 def test_a_cluster_from_the_command_line(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`start` prints the address, `stop` leaves neither a process nor a file."""
     assert 0 == run_command(["cluster", "start", "--name", "one", "--nodes", "1"])

@@ -151,6 +151,7 @@ def test_any_changes_are_those_that_duckdb_makes(
     compare(session, layout, statements, queries=2)
 
 
+@pytest.mark.slow
 def test_an_insert_leaves_the_stored_rows_where_they_are(session: Session) -> None:
     """It adds a file to one partition, and takes earlier small ones along."""
     session.create_table("w", ROWS, partition_by="k", partitions=2)
@@ -167,6 +168,7 @@ def test_an_insert_leaves_the_stored_rows_where_they_are(session: Session) -> No
     session.drop_table("w")
 
 
+@pytest.mark.slow
 def test_large_deltas_are_merged_in_the_background(session: Session) -> None:
     """Rows that are added or deleted meanwhile stay so."""
     session.create_table("m", ROWS, partition_by="k", partitions=2)
@@ -232,6 +234,7 @@ KEYED = (
 )
 
 
+@pytest.mark.slow
 def test_keyed_tables_have_no_key_twice(session: Session) -> None:
     """Statements do what DuckDB does, or fail as there; the table is not loaded again."""
     sides = {"minishark": session.sql, "duckdb": duckdb.connect().execute}
@@ -271,6 +274,7 @@ def _lost_at_first(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
+@pytest.mark.slow
 def test_tasks_store_the_rows_of_large_inserts(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +317,7 @@ def test_tasks_store_the_rows_of_large_inserts(
         session.drop_table(name)
 
 
+@pytest.mark.slow
 def test_keys_are_compared_as_their_type_says(session: Session) -> None:
     """A key of several columns, of many rows; a table that others refer to has all rows here."""
     ask(session, "CREATE TABLE q (a DATE, b VARCHAR, n INT, UNIQUE (a, b))")
@@ -358,6 +363,7 @@ def test_transactions_commit_no_key_twice(session: Session) -> None:
     session.drop_table("o")
 
 
+@pytest.mark.slow
 def test_readers_see_whole_statements_of_several_writers(session: Session) -> None:
     """Each moves an amount between two rows; nobody ever sees one half."""
     session.create_table("v", ROWS.select(["k", "g"]), partition_by="k", partitions=2)
@@ -413,6 +419,7 @@ def test_changes_while_executors_die() -> None:
                 compare(session, layout, changes, queries=1, meanwhile=lambda: pool.submit(kill))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("change", ["INSERT INTO n VALUES (NULL, 'x'), (1, NULL)", UPDATE_NULLS])
 def test_first_nulls_are_seen_by_filters(change: str) -> None:
     """Filters that only NULLs don't pass hold for those that come later, in transactions too."""

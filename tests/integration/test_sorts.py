@@ -33,6 +33,7 @@ def _columns() -> list[tuple[str, str]]:
         ]
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize(("table", "column"), _columns())
 def test_every_type_sorts(
     toy_session: Session, plain: duckdb.DuckDBPyConnection, table: str, column: str
@@ -49,6 +50,7 @@ def test_every_type_sorts(
     assert [] == divergences(toy_session, plain, sql)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "sql",
     [
@@ -125,6 +127,7 @@ _SORTED = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("tasks", [{}, {"single_task_rows": 0, "partitions": 3}], ids=str)
 def test_the_place_of_nulls_can_be_spark_s(tasks: dict[str, int]) -> None:
     """In sorts, windows, first rows and lists, in one task and in stages, as the setting says."""

@@ -48,6 +48,7 @@ def people(session: Session) -> DataFrame:
 # Rows that a program holds
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "data",
     [
@@ -84,6 +85,7 @@ def test_other_libraries_take_a_frame(people: DataFrame) -> None:
         assert [(3,)] == connection.from_arrow(pa.table(people)).count("*").fetchall()
 
 
+@pytest.mark.slow
 def test_schemas_are_kept_to(session: Session) -> None:
     """Names and types may be told in four ways, and types that Arrow lacks are met."""
     rows = [(1, "2.50"), (None, None)]

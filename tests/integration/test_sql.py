@@ -50,6 +50,7 @@ def check(
     assert [] == [sql for sql in rejected if not re.search(r"(string_agg|listagg)\(DISTINCT", sql)]
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("feature", CORPUS)
 def test_corpus(toy_session: Session, plain: duckdb.DuckDBPyConnection, feature: str) -> None:
     """Every statement of the corpus, by feature, has DuckDB's answer however rows move."""

@@ -35,6 +35,7 @@ def session(request: pytest.FixtureRequest, judge: duckdb.DuckDBPyConnection) ->
         yield found
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_report(session: Session, judge: duckdb.DuckDBPyConnection, question: str) -> None:
     """A report runs distributed, and its answer is DuckDB's and not empty."""

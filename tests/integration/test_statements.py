@@ -390,6 +390,7 @@ def test_statements_find_their_places_after_letters_of_several_bytes(session: Se
     ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("begin", ["", "BEGIN"])
 def test_a_table_is_not_renamed_to_another_one(session: Session, begin: str) -> None:
     """Nor to a view; nothing is lost, as in DuckDB."""

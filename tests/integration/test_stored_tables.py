@@ -195,6 +195,7 @@ def test_a_warehouse_in_a_bucket(server: S3Server, bucket: str) -> None:
     assert SECRET.encode() not in b"".join(server.contents(bucket).values())
 
 
+@pytest.mark.slow
 def test_writers_of_one_catalog_lose_nothing(server: S3Server, bucket: str) -> None:
     """Each change is made once, on top of all others; of two commits to a table one fails."""
     catalog(server, bucket).create_namespace("n")
@@ -224,6 +225,7 @@ def test_writers_of_one_catalog_lose_nothing(server: S3Server, bucket: str) -> N
     assert 18 == len({*entries.tables["n"].values()})
 
 
+@pytest.mark.slow
 def test_a_commit_to_an_older_version_fails(
     server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ def test_batches_are_the_answer(session: Session) -> None:
         assert (sql != "SELECT 1 AS a") == (frame.metrics().tasks > 0)
 
 
+@pytest.mark.slow
 def test_stored_rows_are_the_answer(session: Session) -> None:
     """Columns of a stored table are handed out without tasks, in the types that users get."""
     session.sql(

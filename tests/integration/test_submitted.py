@@ -135,6 +135,7 @@ print(sys.argv[1:], os.listdir(), file=sys.stderr)
     assert [] == _processes_of("finds")
 
 
+@pytest.mark.slow
 def test_a_program_outlives_the_command_that_submitted_it(
     jobs: JobsClient, running: ClusterRecord, tmp_path: Path
 ) -> None:
@@ -170,6 +171,7 @@ def test_a_killed_program_is_started_again(jobs: JobsClient, submitted: Submit) 
     assert [] == _processes_of("killed")
 
 
+@pytest.mark.slow
 def test_a_failed_program_is_not_started_again_unless_that_is_asked(
     jobs: JobsClient, submitted: Submit
 ) -> None:
@@ -201,6 +203,7 @@ time.sleep(600)
     assert [] == _processes_of("cancelled")
 
 
+@pytest.mark.slow
 def test_a_log_is_bounded(jobs: JobsClient, submitted: Submit) -> None:
     """The last bytes are kept; a reader is told from where on."""
     lines = 3 * LOG_BYTES // 100
@@ -244,6 +247,7 @@ def test_of_two_submits_of_a_name_one_wins(jobs: JobsClient, submitted: Submit) 
         jobs.find("unknown")
 
 
+@pytest.mark.slow
 def test_a_time_limit_ends_a_program(jobs: JobsClient, submitted: Submit) -> None:
     """It counts from the first start, and says so."""
     state = _over(jobs, submitted(jobs, "slow", _LONG, time_limit_s=1.0))
@@ -311,6 +315,7 @@ def _lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line.strip() for line in capsys.readouterr().out.splitlines()]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("victim", ["owner", "first"])
 def test_another_node_takes_over_from_a_killed_one(
     three: ClusterRecord, submitted: Submit, victim: str
@@ -348,6 +353,7 @@ def _is_known_elsewhere(record: ClusterRecord, jobs: JobsClient, state: JobState
     return b"began" in jobs.log(others)[1]
 
 
+@pytest.mark.slow
 def test_a_suspended_node_does_not_run_a_program_beside_another(
     three: ClusterRecord, submitted: Submit
 ) -> None:
@@ -372,6 +378,7 @@ def test_a_suspended_node_does_not_run_a_program_beside_another(
         assert Status.CANCELLED is _over(jobs, state).status
 
 
+@pytest.mark.slow
 def test_a_drained_node_lets_its_program_end(state: Path, submitted: Submit) -> None:
     """It leaves afterwards; what waits goes elsewhere."""
     record = start_cluster(StartOptions(name="drained", nodes=2))
@@ -388,6 +395,7 @@ def test_a_drained_node_lets_its_program_end(state: Path, submitted: Submit) -> 
         stop_cluster("drained")
 
 
+@pytest.mark.slow
 def test_a_stopped_cluster_leaves_no_program_behind(state: Path, submitted: Submit) -> None:
     """Programs end with it, guards and files, too."""
     record = start_cluster(StartOptions(name="ends", nodes=2))
@@ -451,6 +459,7 @@ def test_a_query_is_submitted_and_its_rows_fetched_by_another_session(
         assert "It has ended by itself." in found.why()
 
 
+@pytest.mark.slow
 def test_a_result_outlives_the_node_that_computed_it(three: ClusterRecord, tmp_path: Path) -> None:
     """The other holders have copied it."""
     with minishark.connect(three.nodes[-1].service) as session:
@@ -467,6 +476,7 @@ def test_a_result_outlives_the_node_that_computed_it(three: ClusterRecord, tmp_p
         assert [{"s": 499500}] == table.to_pylist()
 
 
+@pytest.mark.slow
 def test_a_query_that_needs_this_program_is_refused(session: Session, tmp_path: Path) -> None:
     """The error says what is in the way, and what to do."""
     session.create_table("own", pa.table({"a": [1]}))
@@ -491,6 +501,7 @@ def test_a_query_that_needs_this_program_is_refused(session: Session, tmp_path: 
             own.jobs()
 
 
+@pytest.mark.slow
 def test_a_failed_query_says_why(session: Session) -> None:
     """Its log ends with the error; a job that was cancelled has no result either."""
     job = session.sql("SELECT error('so it is') AS e FROM range(3)").submit("wrong")
@@ -504,6 +515,7 @@ def test_a_failed_query_says_why(session: Session) -> None:
         slow.result(60)
 
 
+@pytest.mark.slow
 def test_a_session_submits_a_program_that_leaves_rows(
     session: Session, running: ClusterRecord, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

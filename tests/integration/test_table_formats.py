@@ -49,6 +49,7 @@ def iceberg(tmp_path_factory: pytest.TempPathFactory) -> Table:
     return table
 
 
+@pytest.mark.slow
 def test_functions_of_sql_read_only_what_a_query_needs(
     session: minishark.Session, delta: Path, iceberg: Table
 ) -> None:

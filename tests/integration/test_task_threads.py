@@ -41,6 +41,7 @@ def _load(session: Session) -> None:
         session.create_table(name, rows, partition_by=key)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("sql", _ONE_TASK)
 def test_a_query_runs_in_one_task_on_all_cores(session: Session, sql: str) -> None:
     """Its plan says so, and its answer is DuckDB's."""
@@ -50,6 +51,7 @@ def test_a_query_runs_in_one_task_on_all_cores(session: Session, sql: str) -> No
     assert (1, 1) == (frame.metrics().stages, frame.metrics().tasks)
 
 
+@pytest.mark.slow
 def test_queries_at_a_time_share_the_cores(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +95,7 @@ def test_small_queries_keep_one_thread(session: Session) -> None:
     assert "Stage 0: 1 task\n" in session.sql("SELECT sum(x) FROM few").plan_text("stages")
 
 
+@pytest.mark.slow
 def test_one_thread_a_task_leaves_it_to_stages() -> None:
     """On request, only tasks beside each other use several cores."""
     with minishark.connect(
@@ -110,6 +113,7 @@ def test_threads_are_at_least_one() -> None:
         minishark.connect(task_threads=0)
 
 
+@pytest.mark.slow
 def test_partitions_that_are_asked_for_are_used() -> None:
     """Who wants partitions wants tasks."""
     with minishark.connect(in_process=True, nodes=2, partitions=4) as session:
@@ -133,6 +137,7 @@ def test_what_depends_on_the_order_of_rows_keeps_one_thread(session: Session, sq
     assert "threads" not in session.sql(sql).plan_text("stages")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("disabled", "shown"),
     [("one_task", "Stage 1: "), ("eager_aggregation", "with 2 threads\n")],

@@ -203,6 +203,7 @@ def test_a_call_that_takes_too_long_is_stopped(session: Session) -> None:
 # Cancelling
 
 
+@pytest.mark.sample(2)
 def test_queued_calls_are_cancelled(session: Session, tmp_path: Path) -> None:
     """They do not run; others of the same job do."""
 
@@ -243,6 +244,7 @@ def test_a_running_call_is_interrupted(session: Session, tmp_path: Path) -> None
     assert [1] * 4 == [session.submit(abs, -1).result(WAIT_S) for _ in range(4)]
 
 
+@pytest.mark.slow
 def test_cancelling_a_call_cancels_its_own(session: Session, tmp_path: Path) -> None:
     """Also while it waits for them."""
 
@@ -315,6 +317,7 @@ def test_the_first_exception_ends_a_map(session: Session) -> None:
     assert [] == list(results)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("ordered", [True, False])
 def test_an_error_of_the_input_ends_a_map(session: Session, ordered: bool) -> None:
     """After the results of what came before it, however much was read ahead."""
@@ -334,6 +337,7 @@ def test_an_error_of_the_input_ends_a_map(session: Session, ordered: bool) -> No
         session.map(abs, numbers(0))
 
 
+@pytest.mark.slow
 def test_more_calls_than_fit_into_a_job(session: Session) -> None:
     """Nothing limits them."""
     with session.executor() as executor:
@@ -356,6 +360,7 @@ def test_calls_of_a_map_are_one_job(session: Session, monkeypatch: pytest.Monkey
         assert [8_192] == jobs
 
 
+@pytest.mark.sample(2)
 def test_ctrl_c_ends_the_waiting(session: Session, tmp_path: Path) -> None:
     """A map is cancelled, a single call goes on, and so does the session."""
 
@@ -445,6 +450,7 @@ def test_a_broadcast_value_lives_as_long_as_it_is_needed(session: Session) -> No
 # Trees
 
 
+@pytest.mark.slow
 def test_executors_unmap_what_nobody_needs(processes: Session) -> None:
     """Removed files that are mapped would take as much memory as before."""
 
@@ -465,6 +471,7 @@ def test_executors_unmap_what_nobody_needs(processes: Session) -> None:
     _until(lambda: not is_mapped())
 
 
+@pytest.mark.sample(2)
 def test_calls_may_submit_calls(session: Session) -> None:
     """More at a time than there are slots, and each waits for its own."""
 
@@ -479,6 +486,7 @@ def test_calls_may_submit_calls(session: Session) -> None:
     assert [21] * 3 == [each.result(WAIT_S) for each in [session.submit(fib, 8) for _ in range(3)]]
 
 
+@pytest.mark.slow
 def test_threads_of_a_call(processes: Session) -> None:
     """They read broadcast values, and submit calls in the context of theirs."""
     shared = processes.broadcast({"one": 1})
@@ -501,6 +509,7 @@ def _plainly(fn: Callable[[int], int], i: int) -> int:
     return fn(i)
 
 
+@pytest.mark.slow
 def test_a_deep_chain_of_calls(session: Session) -> None:
     """Deeper than one stack could hold."""
 
@@ -621,6 +630,7 @@ def test_calls_outlive_the_executor_that_ran_them(processes: Session, tmp_path: 
     assert list(range(200)) == [each.result(WAIT_S) for each in others]
 
 
+@pytest.mark.slow
 def test_a_call_that_always_kills_its_process_fails_alone(processes: Session) -> None:
     """After four attempts, with their story; other calls of its job return."""
 
@@ -636,6 +646,7 @@ def test_a_call_that_always_kills_its_process_fails_alone(processes: Session) ->
     assert [0, 1, 2, 4, 5] == rest
 
 
+@pytest.mark.slow
 def test_a_call_that_is_blocked_in_c_is_given_up(processes: Session) -> None:
     """Its executor is restarted, once; a cancelled one does not run again."""
     with pytest.raises(TaskTimeoutError):
@@ -660,6 +671,7 @@ def _break_builtins(_: int) -> None:
     builtins.len = None  # type: ignore[assignment]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [_hold, _stop_itself])
 def test_a_call_that_silences_its_process_is_given_up(
     processes: Session, function: Callable[[int], None]
@@ -670,6 +682,7 @@ def test_a_call_that_silences_its_process_is_given_up(
     assert [0, 1, 2] == list(processes.map(abs, [0, -1, -2], timeout=WAIT_S))
 
 
+@pytest.mark.slow
 def test_a_call_that_breaks_python_itself_fails(processes: Session) -> None:
     """Its executors end, instead of waiting for ever with a call that can't be reported."""
     with pytest.raises(TasksLostError, match="_break_builtins failed: task 0 was lost 4 times"):
@@ -704,6 +717,7 @@ def test_a_call_that_kills_its_node_is_given_up(nodes: int) -> None:
         assert [{"n": 42}] == session.sql("SELECT 42 AS n").collect()
 
 
+@pytest.mark.slow
 def test_a_call_that_ignores_its_interrupt_is_interrupted_again(session: Session) -> None:
     """Threads of this process can't be killed, but code that is interrupted often enough ends."""
 
@@ -722,6 +736,7 @@ def test_a_call_that_ignores_its_interrupt_is_interrupted_again(session: Session
     assert 1 == session.submit(abs, -1).result(WAIT_S)
 
 
+@pytest.mark.slow
 def test_a_call_outlives_its_own_call_that_is_given_up(session: Session) -> None:
     """With one slot a call runs in the process of the one that waits for it, which goes on."""
 
@@ -738,6 +753,7 @@ def test_a_call_outlives_its_own_call_that_is_given_up(session: Session) -> None
     assert 1 == session.submit(abs, -1).result(WAIT_S)
 
 
+@pytest.mark.slow
 def test_the_end_of_a_session_is_the_end_of_its_calls() -> None:
     """Their futures fail, and nothing of them is left."""
     with minishark.connect(nodes=1, executors_per_node=1) as session:

@@ -118,6 +118,7 @@ def test_calls_submit_calls_over_the_network(session: Session) -> None:
     assert list(range(1, 101)) == list(session.map(lambda x: x + 1, range(100), chunksize=1))
 
 
+@pytest.mark.slow
 def test_a_call_uses_nodes_that_have_joined_since_it_began(
     session: Session, records: tuple[ClusterRecord, ...], tmp_path: Path
 ) -> None:
@@ -150,6 +151,7 @@ def test_a_call_uses_nodes_that_have_joined_since_it_began(
         _stop(record)
 
 
+@pytest.mark.slow
 def test_calls_survive_the_end_of_a_host(
     session: Session, records: tuple[ClusterRecord, ...]
 ) -> None:

@@ -36,6 +36,7 @@ def _program(heading: str) -> str:
     return found[1]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("heading", "library", "shown"),
     [

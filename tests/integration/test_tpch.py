@@ -98,7 +98,8 @@ def test_all_answers_are_right(
         assert partitions in {stage.tasks for stage in metrics[1].by_stage}
 
 
-@pytest.mark.parametrize("partitions", [2, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("partitions", [2, 16])
 def test_answers_are_right_where_partitions_share_tasks(
     tpch_files: dict[str, str],
     answers: dict[int, tuple[pa.Table, tuple[int, ...]]],
@@ -123,6 +124,7 @@ def test_answers_are_right_where_partitions_share_tasks(
     assert len(tasks) > 2 or partitions == 2
 
 
+@pytest.mark.slow
 def test_small_data_runs_in_one_task(
     tpch_files: dict[str, str], answers: dict[int, tuple[pa.Table, tuple[int, ...]]]
 ) -> None:
@@ -134,6 +136,7 @@ def test_small_data_runs_in_one_task(
     assert all((1, 1) == (metrics[n].stages, metrics[n].tasks) for n in (2, 11, 16, 22))
 
 
+@pytest.mark.slow
 def test_random_placement_is_right_too(
     tpch_files: dict[str, str], answers: dict[int, tuple[pa.Table, tuple[int, ...]]]
 ) -> None:

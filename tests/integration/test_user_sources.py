@@ -154,6 +154,7 @@ def rows(session: Session, sql: str) -> list[tuple[object, ...]]:
     return [tuple(row.values()) for row in session.sql(sql).to_arrow().to_pylist()]
 
 
+@pytest.mark.sample(2)
 def test_only_what_is_needed_is_read(session: Session, weather: Weather) -> None:
     """Columns and predicates reach the source; the answer is that over all rows."""
     sql = "SELECT day, rain FROM weather WHERE month = 3 AND day < 3 ORDER BY day"
@@ -177,6 +178,7 @@ def test_scans_of_one_source_read_their_own_parts(session: Session, weather: Wea
     assert {"1", "2"} == {each.partition(":")[0] for each in weather.reads()}
 
 
+@pytest.mark.sample(2)
 def test_statements_of_every_kind_read_sources(session: Session, weather: Weather) -> None:
     """Views, tables, whole statements, and what runs in the front end."""
     session.sql("CREATE VIEW spring AS SELECT * FROM weather WHERE month IN (3, 4, 5)")
@@ -223,6 +225,7 @@ def test_sources_are_loaded(session: Session, weather: Weather) -> None:
     assert 30 == frame.filter("month = 1").count()
 
 
+@pytest.mark.sample(2)
 def test_functions_that_duckdb_lacks(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +266,7 @@ def test_functions_that_duckdb_lacks(
     session.sql("DROP TABLE w")
 
 
+@pytest.mark.slow
 def test_calls_are_forgotten_when_nobody_needs_their_tables(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +301,7 @@ def test_calls_are_forgotten_when_nobody_needs_their_tables(
     assert 5 > len(set(sources.names) - before)
 
 
+@pytest.mark.sample(2)
 def test_users_see_what_they_wrote(session: Session, tmp_path: Path) -> None:
     """Plans, stages and events have the source's name, or the call, for a table without one."""
     (tmp_path / "log").touch()
@@ -327,6 +332,7 @@ def test_errors_are_told_as_the_source_tells_them(session: Session, weather: Wea
     assert [(30,)] == rows(session, "SELECT count(*) FROM weather WHERE month = 1")
 
 
+@pytest.mark.sample(2)
 def test_a_statement_sees_one_version_wherever_it_runs(session: Session, tmp_path: Path) -> None:
     """However often it names the source; and what fails in the front end is told as in tasks."""
     (tmp_path / "log").touch()
@@ -346,6 +352,7 @@ def test_a_statement_sees_one_version_wherever_it_runs(session: Session, tmp_pat
         session.drop_table("found")
 
 
+@pytest.mark.sample(2)
 def test_a_cancelled_query_does_not_wait_for_rows(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -370,6 +377,7 @@ def test_a_cancelled_query_does_not_wait_for_rows(
             session._runtime.query_in_front_end(frame.sql())
 
 
+@pytest.mark.slow
 def test_a_new_column_can_be_named_at_once(session: Session, tmp_path: Path) -> None:
     """A query that fails to bind over the known version is bound over the current one."""
     folder = tmp_path / "grows"
@@ -391,6 +399,7 @@ def test_a_new_column_can_be_named_at_once(session: Session, tmp_path: Path) -> 
         session.drop_table("grows")
 
 
+@pytest.mark.sample(2)
 def test_a_source_without_a_name_goes_with_its_frames(session: Session, tmp_path: Path) -> None:
     """The planning database has its table while a frame or view reads it."""
     (tmp_path / "log").touch()

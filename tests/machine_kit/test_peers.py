@@ -23,8 +23,14 @@ def test_a_peer_is_silent_beyond_the_limit() -> None:
     assert ["a"] == peers.silent(13.5, 3.0)
     assert 3.5 == peers.silent_s("a", 13.5)
     assert math.inf == peers.silent_s("c", 13.5)
+    peers.expect("a", 13.0)
+    assert 3.5 == peers.silent_s("a", 13.5), "it is expected since 10"
     peers.forget("a")
     assert [] == peers.silent(13.5, 3.0)
+    peers.expect("c", 13.0)
+    assert ["b", "c"] == [*peers]
+    assert 0.5 == peers.silent_s("c", 13.5), "from now on"
+    peers.forget("c")
     assert ["b"] == [*peers]
 
 

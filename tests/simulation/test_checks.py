@@ -20,7 +20,7 @@ from minishark.query.sinks import Layout
 from minishark_lab.simulation.checks import LASTS_S, claims, unexcused
 from minishark_lab.simulation.faults import Faults
 from minishark_lab.simulation.fibers import Fibers
-from minishark_lab.simulation.model import Failed, Model, Seen, Transaction
+from minishark_lab.simulation.model import Model, Said, Seen, Transaction
 from minishark_lab.simulation.queries import Query
 from minishark_lab.simulation.script import FILE, KEPT, KEYED, Statement
 from tests.simulation.test_found import ROWS, Bed
@@ -187,6 +187,15 @@ def test_of_two_transactions_that_change_a_table_one_is_committed() -> None:
         assert (model.wrong() == []) == may
 
 
+def test_who_changes_no_row_has_found_none() -> None:
+    """Neither where it says so though there are some, nor does it conflict with anyone."""
+    for statement, may in ((update("t"), False), (update(KEYED), True)):
+        model = modeled("t", KEYED)
+        model.effect(model.publish(), (replace(insert(KEYED), kind="empty"), None))
+        model.idle.append(Said(statement=statement, error=None, first=3, last=3))
+        assert (model.wrong() == []) == may
+
+
 def test_errors_about_what_tables_hold_are_right_in_some_state() -> None:
     """A key that is there, a table that is not, another writer of the same table."""
     keyed = insert(KEYED, (1, 5))
@@ -200,5 +209,5 @@ def test_errors_about_what_tables_hold_are_right_in_some_state() -> None:
     ):
         model = modeled("t", KEYED)
         model.effect(model.publish(), (update("t"), None))
-        model.failures.append(Failed(statement=statement, error=error, first=2, last=3))
+        model.failures.append(Said(statement=statement, error=error, first=2, last=3))
         assert (model.wrong() == []) == may

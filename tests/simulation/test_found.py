@@ -98,6 +98,7 @@ def bed() -> Iterator[Bed]:
         yield Bed(fibers)
 
 
+@pytest.mark.slow
 def test_table_that_is_replaced_while_it_is_merged(bed: Bed) -> None:
     """Merging ends without an error, and the folder of the former table is not made again."""
     session = bed.session
@@ -138,6 +139,7 @@ def test_emptied_table_with_a_lost_partition(bed: Bed) -> None:
     bed.run(steps)
 
 
+@pytest.mark.slow
 def test_rows_that_are_added_while_a_table_is_restored(bed: Bed) -> None:
     """They stay, whenever the query that restores it ends."""
     session = bed.session
@@ -277,6 +279,7 @@ def test_nodes_that_come_back_empty_while_rows_are_added(bed: Bed) -> None:
     bed.run(steps)
 
 
+@pytest.mark.slow
 def test_changed_table_that_is_dropped_while_it_is_loaded_again(bed: Bed) -> None:
     """The query says that the table is gone, and nothing of it is left."""
     session, tables = bed.session, bed.session.tables
@@ -436,6 +439,7 @@ def test_kept_rows_are_not_computed_again_from_other_rows(bed: Bed) -> None:
     bed.run(steps)
 
 
+@pytest.mark.slow
 def test_table_of_a_file_that_is_replaced_while_it_is_loaded_again(bed: Bed) -> None:
     """Its rows are those that it was loaded with, or lost: never those of another version."""
     session = bed.session
@@ -489,5 +493,39 @@ def test_replica_that_moves_while_rows_are_added(bed: Bed, replicas: int) -> Non
         assert [*claims(tables.catalog, bed.hosts, faults)] == []
         query = Query("rows", ("t",))
         assert sorted(session.query(query)) == sorted((*ROWS, *ROWS))
+
+    bed.run(steps)
+
+
+def test_kept_rows_that_another_session_computes(bed: Bed) -> None:
+    """Who has kept them may cancel its own queries: that one is none of these."""
+    session, other = bed.session, bed.session.front.session()
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partitions=2))
+        session.keep("c", Query("rows", ("t",)), Layout(partitions=2))
+        for milliseconds in range(1, 20, 3):  # at any moment of the computation
+            session.front.cached.forget(session.front.kept["c"])
+            reading = bed.fibers.start("front0", lambda: other.query(Query("rows", ("c",))))
+            session.clock.sleep(milliseconds / 1000)
+            session.front.main.cancel()
+            bed.fibers.join([reading])
+            assert reading.error is None
+
+    bed.run(steps)
+
+
+def test_table_that_is_created_beside_a_lost_one(bed: Bed) -> None:
+    """A transaction does not read what its statement does not name."""
+    session = bed.session
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partitions=2, replicas=1))
+        session.add("t", ROWS)
+        for service in bed.hosts.services.values():
+            for part in session.tables.catalog.get("t").partitions:
+                service.disk.files.pop(part.file, None)
+        session.front.main.sql_at_once("CREATE TABLE p (k BIGINT PRIMARY KEY, v BIGINT)")
+        assert session.query(Query("rows", ("p",))) == []
 
     bed.run(steps)

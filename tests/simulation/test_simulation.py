@@ -30,6 +30,7 @@ def history(seed: int, statements: int = STATEMENTS, faults: int = FAULTS) -> Ou
     return run_history(script_of(seed, statements, faults))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(500, 503))
 def test_histories(seed: int) -> None:
     """Some hundred queries and writes under faults."""

@@ -60,6 +60,7 @@ def files(path: Path, *predicates: Predicate) -> int:
     return len({file.path for split in splits for file in split.files()})
 
 
+@pytest.mark.slow
 def test_a_query_reads_only_files_that_may_have_its_rows(by_kind: Path) -> None:
     """By values of partitions and by statistics, which know neither NaN nor microseconds."""
     assert 10 == files(by_kind)

@@ -57,6 +57,7 @@ _WIDENED: list[tuple[pa.DataType, str, pa.DataType, Any, Any, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("case", _WIDENED, ids=[f"{each[0]} to {each[1]}" for each in _WIDENED])
 def test_types_that_became_wider(
     tmp_path: Path, case: tuple[pa.DataType, str, pa.DataType, Any, Any, Any]

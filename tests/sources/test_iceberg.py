@@ -82,6 +82,7 @@ def test_a_query_reads_only_files_that_may_have_its_rows(by_kind: Table) -> None
     assert 10 == files(by_kind, Predicate("x", Comparison.EQUAL, (float("nan"),)))
 
 
+@pytest.mark.slow
 def test_statistics_come_from_the_manifests(by_kind: Table) -> None:
     delete_positions(by_kind, *_first_rows(by_kind, 4))
     statistics = IcebergSource(by_kind).resolve().statistics
@@ -116,6 +117,7 @@ def _first_rows(table: Table, count: int) -> tuple[DataFile, list[tuple[str, int
     return file, [(file.file_path, number) for number in range(count)]
 
 
+@pytest.mark.slow
 def test_equality_deletes_are_refused_by_name(by_kind: Table) -> None:
     """Rows that others have deleted do not come back."""
     file = _first_rows(by_kind, 1)[0]
@@ -124,6 +126,7 @@ def test_equality_deletes_are_refused_by_name(by_kind: Table) -> None:
         IcebergSource(by_kind).resolve().splits(Pushed(), 1)
 
 
+@pytest.mark.slow
 def test_a_table_of_files_is_found_by_its_hint_or_its_numbers(by_kind: Table) -> None:
     """What a catalog alone knows is not guessed."""
     folder = Path(by_kind.location().removeprefix("file://"))
@@ -143,6 +146,7 @@ def test_a_table_of_files_is_found_by_its_hint_or_its_numbers(by_kind: Table) ->
         IcebergSource(folder / "data").resolve()
 
 
+@pytest.mark.slow
 def test_earlier_versions_by_time_and_by_number(by_kind: Table) -> None:
     moments = [datetime.fromtimestamp(each.timestamp_ms / 1000, UTC) for each in by_kind.history()]
     assert 30 == read(IcebergSource(by_kind, timestamp=moments[2]).resolve()).num_rows
@@ -153,6 +157,7 @@ def test_earlier_versions_by_time_and_by_number(by_kind: Table) -> None:
             IcebergSource(by_kind, **wrong).resolve()
 
 
+@pytest.mark.slow
 def test_a_table_is_read_again_only_when_it_changes(by_kind: Table) -> None:
     source = IcebergSource(by_kind)
     first = source.resolve()

@@ -36,6 +36,7 @@ def column(server: Server, type_: str, *values: str) -> tuple[str, list[Any]]:
     return snapshot.schema[0].type, found["x"].to_pylist()
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     ("postgres", "literals", "duckdb_type", "expected"),
     [
@@ -74,6 +75,7 @@ def test_types(
     assert (duckdb_type, expected) == column(server, postgres, *literals)
 
 
+@pytest.mark.slow
 def test_users_types(server: Server) -> None:
     """Enums are text, domains what they are made of, composites the server's text."""
     server.sql(
@@ -88,6 +90,7 @@ def test_users_types(server: Server) -> None:
     assert ("VARCHAR[]", [["ok", "sad"]]) == column(server, "mood[]", "'{ok,sad}'")
 
 
+@pytest.mark.slow
 def test_infinite_dates_are_duckdbs(server: Server) -> None:
     """The driver moves them by its epoch; they come out as infinite as they were."""
     for type_ in ("date", "timestamp", "timestamptz"):
@@ -180,6 +183,7 @@ def _condition(predicate: Predicate, type_: str) -> str:
     return f"{quoted} {predicate.comparison} {' '.join(values)}"
 
 
+@pytest.mark.slow
 def test_views_partitioned_and_inherited_tables(server: Server) -> None:
     """A view is one split; partitions and children are read with their parents."""
     server.sql(
@@ -263,6 +267,7 @@ def test_rows_and_types_are_those_of_the_server(
         assert rows(found, where) == rows(pushed, where), predicate
 
 
+@pytest.mark.slow
 def test_tables_of_one_server_are_read_as_of_one_moment(server: Server) -> None:
     """The second joins the first's transaction, unless it says otherwise."""
     server.sql("CREATE TABLE first1 AS SELECT 1 AS x", "CREATE TABLE second1 AS SELECT 1 AS x")
@@ -278,6 +283,7 @@ def test_tables_of_one_server_are_read_as_of_one_moment(server: Server) -> None:
     assert 2 == read(second.opened()).num_rows
 
 
+@pytest.mark.slow
 def test_a_snapshot_ends_with_its_object_or_its_time(server: Server) -> None:
     """No transaction stays open, which would keep the server from cleaning up."""
     open_ones = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'"
@@ -298,6 +304,7 @@ def test_a_snapshot_ends_with_its_object_or_its_time(server: Server) -> None:
     assert before == server.sql(open_ones)[0][0]
 
 
+@pytest.mark.slow
 def test_tables_are_not_written_anew_while_they_are_read(server: Server) -> None:
     """VACUUM FULL would move rows from one range of blocks to another, TRUNCATE remove them."""
     server.sql(
@@ -314,6 +321,7 @@ def test_tables_are_not_written_anew_while_they_are_read(server: Server) -> None
     server.sql("SET lock_timeout = '5s'", "TRUNCATE moving")
 
 
+@pytest.mark.slow
 def test_who_waits_to_change_a_table_does_not_block_its_reader(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,6 +344,7 @@ def test_who_waits_to_change_a_table_does_not_block_its_reader(
         "WHERE attrelid = 'awaited'::regclass AND attnum > 0")[0][0]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_statement_that_takes_too_long_is_ended(server: Server) -> None:
     server.sql("CREATE VIEW slow AS SELECT pg_sleep(30)::text AS x")
     source = PostgresSource(server.dsn, "public", "slow", statement_timeout=0.3)
@@ -382,6 +391,7 @@ def _from_elsewhere() -> str:
     return os.environ["TEST_DSN"]
 
 
+@pytest.mark.slow
 def test_what_a_string_leaves_out_comes_from_the_environment(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,10 +100,11 @@ def run(
 
 def until(condition: Callable[[], object], what: str) -> None:
     """Wait for something that another process brings about."""
-    deadline = time.monotonic() + LIMIT_S
+    deadline, pause_s = time.monotonic() + LIMIT_S, 0.005
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen"
-        time.sleep(0.005)
+        time.sleep(pause_s)
+        pause_s = min(1.2 * pause_s, 0.1)  # some conditions look at all processes
 
 
 def appears(path: Path) -> None:

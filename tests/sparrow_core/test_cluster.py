@@ -225,6 +225,7 @@ def test_closing_fails_open_jobs(kind: type[Cluster], run_dir: Path) -> None:
         running.start()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("runner", ["broken", "missing"])
 def test_a_broken_runner_fails_the_start(kind: type[Cluster], runner: str, run_dir: Path) -> None:
@@ -240,6 +241,7 @@ def _report(audit_dir: Path) -> Report:
     return report(read_events(list(audit_dir.iterdir())))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_embedded_cluster_can_be_audited(
     kind: type[Cluster], run_dir: Path, tmp_path: Path
@@ -255,6 +257,7 @@ def test_an_embedded_cluster_can_be_audited(
     assert any("echo" not in line and "done" in line for line in why_here(events, job.job_id, 3))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_frameworks_share_a_node(kind: type[Cluster], run_dir: Path) -> None:
     """Jobs run on the executors of their framework, and nowhere else."""

@@ -296,6 +296,7 @@ def test_a_job_whose_nodes_come_back_goes_on() -> None:
     assert [JobFinished()] == list(fleet.cluster.recorder.ended.values())
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 1 << 20), jobs=JOBS, found=splits(30.0))
 @settings(max_examples=FEW)
 def test_long_partitions_end_in_an_answer_or_an_error_and_heal(

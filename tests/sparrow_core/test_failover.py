@@ -22,7 +22,7 @@ from sparrow_core.protocol.types import JobOptions, TaskSpec
 from sparrow_core.sim.cluster import SimulatedCluster, payload_of
 
 SLOTS = 8  # four nodes of two
-few = settings(max_examples=6)  # each simulates a minute
+few = settings(max_examples=settings.default.max_examples // 5)  # each simulates a minute
 stalls = st.floats(0.0, 8.0)
 starts = st.floats(1.0, 4.0)
 

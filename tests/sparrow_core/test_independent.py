@@ -129,6 +129,7 @@ def check(
     assert outside <= expected + 3 * math.sqrt(2 * expected), list(zip(cases, found, strict=True))
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("placement", THEIRS)
 def test_techniques_are_those_of_an_independent_simulation(
     independent: Path, placement: str

@@ -67,6 +67,7 @@ def quick_rows(experiment: AnyExperiment, seed: int = 1) -> list[Response | Poin
     return list(experiment.run(experiment.quick, seed, nothing))
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in EXPERIMENTS]
 )
@@ -85,6 +86,7 @@ def test_each_experiment_writes_its_report(name: str, tmp_path: Path) -> None:
     assert 1.0 == pytest.approx(sum(shares))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", REPEATED)
 def test_a_seed_gives_the_same_rows(name: str) -> None:
     """Same seed, same rows; another seed, others."""
@@ -93,6 +95,7 @@ def test_a_seed_gives_the_same_rows(name: str) -> None:
     assert first != other
 
 
+@pytest.mark.slow
 def test_a_plot_is_the_same_for_the_same_rows(tmp_path: Path) -> None:
     """So a plot in version control changes only with what it shows."""
     experiment = EXPERIMENTS["isolation"]
@@ -124,6 +127,7 @@ def test_unwritable_folders_and_missing_matplotlib_are_told(
 # --- analysis against simulation -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_probability_of_no_wait_is_what_is_simulated() -> None:
     """Within the confidence interval, for jobs of ten tasks on nodes of one slot."""
     parameters = ZeroWait(shapes=((10, 1),), loads=(0.2,), nodes=4000, jobs=2500, warm_up=4.0)
@@ -131,6 +135,7 @@ def test_the_probability_of_no_wait_is_what_is_simulated() -> None:
     assert 1.0 == agreement(rows, tolerance=0.02)
 
 
+@pytest.mark.slow
 def test_mean_responses_are_what_is_simulated() -> None:
     """M/M/1, the shorter of two queues, and the less work of two: within the interval."""
     parameters = on_paper.MeanResponse(
@@ -148,6 +153,7 @@ def test_agreement_notices_a_wrong_formula() -> None:
     assert 1.0 == agreement([*rows, inside, outside], tolerance=0.25)
 
 
+@pytest.mark.slow
 def test_cancellation_saves_idle_time() -> None:
     """Without it, idle time is the paper's bound to the last digit; with it, far below."""
     rows = on_paper.idle_time(IdleTime((3.0,), nodes=40, jobs=40), 1, nothing)
@@ -265,6 +271,7 @@ def test_steady_runs_seldom_show_a_trend() -> None:
     assert sum(has_trend(each, 10.0) for each in runs) <= 6
 
 
+@pytest.mark.slow
 def test_what_has_not_settled_says_so() -> None:
     """In tables, findings and the plot, and in what is merged of several runs."""
     experiment = EXPERIMENTS["past-sparrow"]
@@ -294,6 +301,7 @@ def test_an_omniscient_scheduler_runs_the_shortest_job_first() -> None:
     assert [23.0, 10.0, 11.0] == central_response_times_s(jobs, 1, 0.0, "srpt")
 
 
+@pytest.mark.slow
 def test_random_placement_settles_at_its_closed_form() -> None:
     """At 70 % load, within 4 %; a job's tasks that meet in a queue make it a little faster."""
     sweep = placements.Sweep(
@@ -354,6 +362,7 @@ def test_things_are_not_joined_by_lines() -> None:
 BAD = (0, -1, 1.5, [], [0.0], [1.5], ["foo"], "foo", {"a": 1}, True)
 
 
+@pytest.mark.slow
 def test_all_panels_fit_and_simulations_look_like_their_formulas() -> None:
     """The common axis is as long as the tallest panel needs; logarithms are plain numbers."""
     rows = [
@@ -543,6 +552,7 @@ def test_points_between_those_of_a_formula_are_interpolated() -> None:
 # --- emulation -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_emulated_queries_run_stage_after_stage() -> None:
     """A stage starts when those before it are done, so a query takes its critical path."""
     stage = JobSpec(tasks=tuple(TaskSpec(number, payload_of(0.05)) for number in range(3)))

@@ -126,6 +126,7 @@ def test_probability_of_no_wait(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", ["random", "per_task", "batch"])
 def test_simulated_probability_of_no_wait(placement: str) -> None:
     """TR 4: so many jobs of constant tasks take no longer than a task and the messages."""
@@ -151,6 +152,7 @@ def test_mean_response_of_single_tasks(placement: str) -> None:
     assert mean_response(placement, 0.7) == pytest.approx(mean, rel=0.12)
 
 
+@pytest.mark.slow
 def test_late_binding_costs_little_idle_time() -> None:
     """TR 4.4: slots wait for answers at most d RTT / (t + d RTT) of their time, 2 % here."""
     cluster = quiet(50, 1)
@@ -216,6 +218,7 @@ def test_more_slots_a_node_help() -> None:
     assert 0.80 < four / one < 0.92
 
 
+@pytest.mark.slow
 def test_two_probes_are_close_to_omniscient_at_moderate_load() -> None:
     """TR Fig. 5: within 4 % at 60 % load."""
     sparrow, central = (
@@ -236,12 +239,14 @@ def test_few_more_probes_than_tasks_gain_most() -> None:
     assert more < 1.1 * two
 
 
+@pytest.mark.slow
 def test_responses_of_100_ms_jobs_on_100_nodes() -> None:
     """TR Fig. 9: at 70 % load the median is 2.5 ms, or five messages, more than a task takes."""
     workload = Workload(load=0.7, jobs=300, tasks=10, distribution="constant")
     assert median_ms(workload, 100, 4) == pytest.approx(102.5, abs=0.2)
 
 
+@pytest.mark.slow
 def test_scheduling_delay_at_80_percent_load() -> None:
     """SOSP 5: a median delay below 8 ms; we aim at 3, on the paper's 100 nodes of 4 slots."""
     workload = Workload(load=0.8, jobs=300, tasks=10, distribution="constant")
@@ -269,6 +274,7 @@ def metered(workload: Workload, nodes: int, slots: int, *, cancellation: bool = 
     return meter
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "slots"), [(25, 16), (50, 8)])
 def test_four_messages_a_task(nodes: int, slots: int) -> None:
     """At m = 100, d = 2 at most 4 messages a task pass between nodes; 18 in the original."""
@@ -276,6 +282,7 @@ def test_four_messages_a_task(nodes: int, slots: int) -> None:
     assert meter.network.total() <= 4 * 25 * 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [0.5, 0.9])
 def test_cancellation_removes_useless_reservations(load: float) -> None:
     """95 % of those that get no task are gone before anybody asks for them in vain."""
@@ -373,6 +380,7 @@ def test_fairness_protects_modest_users_from_a_greedy_one() -> None:
     assert greedy > 3 * modest
 
 
+@pytest.mark.slow
 def test_priorities_isolate() -> None:
     """SOSP Table 3: low priority work far beyond capacity slows high priority by 40 % at most."""
     medians = []
@@ -389,6 +397,7 @@ def test_priorities_isolate() -> None:
     assert crowded < 1.4 * alone
 
 
+@pytest.mark.slow
 def test_short_jobs_pass_long_ones() -> None:
     """Eagle: by shortest remaining work, short jobs wait far less than first in, first out."""
     medians = {}
@@ -425,6 +434,7 @@ def test_long_tasks_hardly_hurt_short_jobs_on_large_nodes() -> None:
 # --- constraints -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_constraints_with_three_replicas_cost_little() -> None:
     """SOSP 3.2: per-task sampling over three nodes each, sharing information across tasks."""
     free, bound = (
@@ -499,6 +509,7 @@ def test_failover_takes_little_more_than_the_timeout() -> None:
     assert statistics.median(delays) < 0.12
 
 
+@pytest.mark.slow
 def test_resubmission_of_stragglers() -> None:
     """SOSP 3.4: a front end may submit slow tasks again, and the first result counts."""
     slowest = []

@@ -208,6 +208,7 @@ def test_it_is_told_the_same_on_the_express_simulator() -> None:
     assert 20 <= seen.heard["reserved"] <= seen.heard["asked"] <= 60
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("example")
 def test_the_example_runs_in_simulation_and_live(two_nodes: InProcessCluster) -> None:
     """One file, no other change."""
@@ -223,6 +224,7 @@ def test_the_example_runs_in_simulation_and_live(two_nodes: InProcessCluster) ->
         assert [(3,)] == [tuple(row) for row in session.sql("SELECT 1 + 2").collect()]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("example")
 def test_the_commands_take_it(tmp_path: Path) -> None:
     """The simulator's command prints a line for it."""

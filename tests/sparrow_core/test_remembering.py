@@ -58,6 +58,7 @@ def asks(
     return tasks
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", REMEMBERING)
 @pytest.mark.parametrize("slots", [1, 3])
 def test_jobs_end_on_the_machines(name: str, slots: int) -> None:
@@ -230,6 +231,7 @@ def test_prequal_uses_each_probe_once_and_not_for_long() -> None:
     assert not placement.pool, "too old"
 
 
+@pytest.mark.slow
 def test_schedulers_that_remember_are_near_an_omniscient_one() -> None:
     """At 90 % load, with about four messages a task; several of them are less so.
 

@@ -59,6 +59,7 @@ def echoes(count: int, *preferred: str, wait_s: float | None = None) -> tuple[Ta
     return tuple(TaskSpec(n, b"echo %d" % n, preferred, wait_s) for n in range(count))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_every_placement_with_every_policy(cluster: Cluster, placement: str) -> None:
     """Jobs of several users and priorities at once: each task commits once, with its result."""

@@ -219,7 +219,8 @@ def run_seeds(seeds: range) -> list[JobFinished | JobFailed]:
     return ends
 
 
-@pytest.mark.parametrize("seeds", [SEEDS[start::3] for start in range(3)])
+@pytest.mark.sample(9)
+@pytest.mark.parametrize("seeds", [SEEDS[start::9] for start in range(9)])
 def test_every_job_ends_whatever_the_network_and_the_processes_do(seeds: range) -> None:
     """Loss, delay, reordering, doubles, partitions, stops and deaths: each task commits once.
 
@@ -240,6 +241,7 @@ def test_every_job_ends_in_thousands_of_histories(first: int) -> None:
     run_seeds(range(first, first + 500))
 
 
+@pytest.mark.slow
 def test_nothing_is_left_when_all_jobs_are_over() -> None:
     """After a while nothing of any job remains in a machine, although messages were lost."""
     for seed in SEEDS[::20]:
@@ -275,6 +277,7 @@ def test_the_wire_changes_nothing() -> None:
     assert trace_of(11) == trace_of(11, wire=True)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("policy", DISCIPLINES)
 def test_a_quiet_cluster_runs_each_task_once(policy: str) -> None:
     """Without faults there is one attempt a task, and none is started twice."""
@@ -292,6 +295,7 @@ def test_a_quiet_cluster_runs_each_task_once(policy: str) -> None:
     assert {1} == set(cluster.starts.values())
 
 
+@pytest.mark.slow
 def test_sparrow_beats_random_at_80_percent_load() -> None:
     """The claim of the paper: batch sampling with late binding has far lower response times."""
     times_s = {
@@ -306,6 +310,7 @@ def test_sparrow_beats_random_at_80_percent_load() -> None:
         assert random > factor * sparrow
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_constrained_jobs_finish_under_load(replicas: int) -> None:
     """Tasks with one or three preferred nodes each all run."""

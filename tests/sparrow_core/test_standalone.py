@@ -129,6 +129,7 @@ def nodes_of(standalone: Standalone) -> list[dict[str, Any]]:
     return [node for node in nodes if node["executors"]]
 
 
+@pytest.mark.slow
 def test_a_cluster_of_its_own(standalone: Standalone) -> None:
     """Jobs run, constraints hold; status, metrics and audit tell of it; draining ends a node."""
     start_over_ipc(standalone, 1, 2)
@@ -214,6 +215,7 @@ def _check_that_status_waits(standalone: Standalone, schedulers: tuple[Address, 
         assert [2, 2] == list(cluster.schedulers(LIMIT_S).values())
 
 
+@pytest.mark.slow
 def test_nodes_recover_when_a_scheduler_restarts(standalone: Standalone) -> None:
     """A scheduler that is killed and started again learns of the nodes and runs jobs."""
     start_over_ipc(standalone, 1, 1)
@@ -243,6 +245,7 @@ def test_a_node_may_join_and_die_while_jobs_run(standalone: Standalone) -> None:
         assert {"n0", "late"} == {event.node for event in events[:-1]}
 
 
+@pytest.mark.slow
 def test_a_stopped_node_monitor_gives_its_tasks_back(standalone: Standalone) -> None:
     """What it had queued runs elsewhere; when it goes on it is a node like others."""
     start_over_ipc(standalone, 1, 2)
@@ -392,6 +395,7 @@ def test_every_command_explains_itself(standalone: Standalone) -> None:
     assert f"sparrow {__version__}, protocol {PROTOCOL_VERSION}\n" == told
 
 
+@pytest.mark.slow
 def test_folders_of_sockets_and_logs_are_made(standalone: Standalone) -> None:
     """Nobody else may enter the first; the second outlives the node."""
     folder = standalone.folder / "sockets" / "own"

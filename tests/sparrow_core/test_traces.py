@@ -140,6 +140,7 @@ def test_a_trace_is_replayed_by_class(tmp_path: Path) -> None:
     assert found[SHORT, "omniscient, srpt"] < found[SHORT, "omniscient, fifo"] < sparrow
 
 
+@pytest.mark.slow
 def test_the_report_of_a_replay_tells_responses_and_messages(tmp_path: Path) -> None:
     """Rows of two kinds in one file: each value is in the column of its name."""
     experiment = EXPERIMENTS["replay"]

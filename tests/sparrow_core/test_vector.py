@@ -41,6 +41,7 @@ class Replay:
                 reserved += [node] * envelope.msg.count
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("slots", [1, 3])
 @pytest.mark.parametrize("cancellation", [True, False])
 def test_late_binding_is_that_of_the_machines(slots: int, cancellation: bool) -> None:
@@ -59,6 +60,7 @@ def test_late_binding_is_that_of_the_machines(slots: int, cancellation: bool) ->
     assert replay.times_s == pytest.approx(times_s, rel=1e-9)
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(("nodes", "slots"), [(1, 1), (1, 4), (3, 2), (7, 1), (7, 4)])
 @pytest.mark.parametrize("cancellation", [True, False])
 def test_more_reservations_than_nodes_are_those_of_the_machines(
@@ -80,6 +82,7 @@ def test_more_reservations_than_nodes_are_those_of_the_machines(
     assert replay.times_s == pytest.approx(times_s, rel=1e-9)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("slots", [1, 3])
 @pytest.mark.parametrize("placement", ["random", "per_task", "batch"])
 def test_bound_tasks_are_those_of_the_machines(slots: int, placement: str) -> None:
@@ -110,6 +113,7 @@ def test_two_simulators_agree(placement: str) -> None:
         assert statistics.fmean(values) == pytest.approx(figure(events), abs=limit)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", workload.DISTRIBUTIONS)
 def test_distributions_are_the_same(name: str) -> None:
     """Task times have mean 1 and the same quantiles in both simulators."""

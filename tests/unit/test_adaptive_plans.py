@@ -72,7 +72,6 @@ def told(seed: int) -> Callable[[StageSize], StageSize]:
 
 
 check = settings(
-    max_examples=3 * settings.default.max_examples,
     deadline=None,
     derandomize=True,
     database=None,
@@ -128,7 +127,7 @@ def test_revised_answer_is_duckdbs(
     assert as_bag(con.execute(QUERIES[name]).fetchall()) == as_bag(found)
 
 
-@settings(check, max_examples=settings.default.max_examples)
+@settings(check, max_examples=settings.default.max_examples // 3)
 @given(name=st.sampled_from(list(ORDERED)), **CASES)
 def test_revised_answer_keeps_its_order(
     planning: PlanningDatabase,
@@ -164,6 +163,7 @@ TURNS = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("rule", ADAPTIVE)
 def test_every_rule_has_its_turn(
     rule: str, planning: PlanningDatabase, con: duckdb.DuckDBPyConnection

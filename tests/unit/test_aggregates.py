@@ -111,6 +111,7 @@ def result_type(con: duckdb.DuckDBPyConnection, name: str, types: tuple[str, ...
     return str(con.sql(f"SELECT {call}").types[0])
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("groups", GROUPS)
 @pytest.mark.parametrize(("name", "types"), CASES, ids=str)
 def test_two_phases_give_the_answer_of_one(
@@ -142,6 +143,7 @@ def test_two_phases_give_the_answer_of_one(
     assert as_bag(con.execute(sql).fetchall()) == as_bag(cluster.run_physical(physical))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("type_", VALUES)
 def test_planned_aggregates_split_for_every_type(
     con: duckdb.DuckDBPyConnection, type_: str

@@ -45,6 +45,7 @@ def _texts(values: int, chunks: int = 3) -> pa.ChunkedArray:
     return pa.chunked_array([found[i : i + size] for i in range(0, ROWS, size)], pa.string())
 
 
+@pytest.mark.sample(3)
 @GROUPS
 @pytest.mark.parametrize(
     ("values", "kind"), [(1, pa.int8()), (127, pa.int8()), (128, pa.int16()), (1_024, pa.int16())]

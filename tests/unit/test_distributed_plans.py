@@ -226,7 +226,6 @@ planner_options = st.builds(
     ),
 )
 check = settings(
-    max_examples=3 * settings.default.max_examples,
     deadline=None,
     derandomize=True,
     database=None,
@@ -278,7 +277,7 @@ ONE_FULL_PARTITION = (
 )
 
 
-@settings(check, max_examples=settings.default.max_examples)
+@settings(check, max_examples=settings.default.max_examples // 3)
 @given(name=st.sampled_from(list(ORDERED)), tables=toy_tables(), options=planner_options)
 @example(
     name=next(iter(ORDERED)),
@@ -366,6 +365,7 @@ def join_cases() -> Iterator[tuple[JoinKind, str]]:
             yield kind, condition
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(("kind", "condition"), list(join_cases()))
 @settings(check, max_examples=max(1, settings.default.max_examples // 20))
 @given(

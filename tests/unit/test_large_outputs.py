@@ -69,6 +69,7 @@ def test_rows_go_to_disk_as_they_come(runner: TaskRunner, store: Store, kind: Ou
     assert found.column("c0").to_pylist() == list(range(COUNT))
 
 
+@pytest.mark.slow
 def test_buckets_in_several_runs(runner: TaskRunner, store: Store) -> None:
     """A shuffle that is too large to be held has its buckets in several runs; none loses a row."""
     key = bucket_column((ColumnRef(0, "BIGINT"),), ("c0",), 3)
@@ -84,6 +85,7 @@ def test_buckets_in_several_runs(runner: TaskRunner, store: Store) -> None:
         assert expected.fetchall() == duckdb.from_arrow(store.read(slices)).fetchall()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("text", ["'v' || i % 7", f"CASE i WHEN {COUNT - 5} THEN 'a' ELSE 'b' END"])
 def test_large_partition_leaves_no_draft(
     runner: TaskRunner, store: Store, paths: StorePaths, text: str
@@ -214,6 +216,7 @@ def test_memory_limit_follows_the_files(
     assert (f"{SMALL.duckdb_bytes(0) / (1 << 20):.1f} MiB", True) == (before, before != limit())
 
 
+@pytest.mark.slow
 def test_spilling_beats_the_limit(tmp_path: Path, paths: StorePaths) -> None:
     """A sort of more than the slot's memory runs, and its spilled data is gone with the slot."""
     spill = tmp_path / "spill"

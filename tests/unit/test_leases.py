@@ -18,10 +18,10 @@ from minishark.worker.protocol import StoreLocation
 
 
 def session(host: str = "there") -> _Session:
-    """A session that was heard at 0."""
+    """A session on a host."""
     location = StoreLocation("s-1", host, "/m", "/d", "tcp://there:1/key")
     kept = KeepSession(session="s-1", location=location, user="me", pid=-1, started_s=0.0)
-    return _Session(kept, 0.0)
+    return _Session(kept)
 
 
 def answer(*, dead: bool) -> Future[bool]:
@@ -52,9 +52,10 @@ def test_a_silent_session_is_asked_for(dead: bool) -> None:
 
 def test_a_session_that_only_left_a_folder() -> None:
     """Nobody can be asked for it."""
-    held = _Session(None, 0.0)
+    held = _Session(None)
     assert [True, False] == [
-        held.is_alive("here", now, lambda _: answer(dead=False)) for now in (1.0, LEASE_S + 1)
+        held.is_alive("here", silent_s, lambda _: answer(dead=False))
+        for silent_s in (1.0, LEASE_S + 1)
     ]
 
 

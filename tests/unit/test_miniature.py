@@ -94,6 +94,7 @@ def test_scaled_leaves_small_counts_alone() -> None:
     assert (25, 1_000, 1_500) == (scaled(25, 0.01), scaled(1_000, 0.01), scaled(51_000, 0.01))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("type_name", TYPES)
 def test_every_type_has_a_miniature(con: duckdb.DuckDBPyConnection, type_name: str) -> None:
     """Each type keeps its name, and no value makes the table fail, whatever the statistics."""
@@ -124,6 +125,7 @@ def test_values_lie_between_the_bounds(con: duckdb.DuckDBPyConnection, type_name
     assert (True, True, True) == (inside, distinct, reach)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("type_name", ["BIGINT", "DECIMAL(15,2)"])
 @pytest.mark.parametrize("distinct", [1, 7, 900, 20_000, 60_000])
 def test_duckdb_estimates_the_wanted_distinct_count(

@@ -43,7 +43,7 @@ def test_the_page_tells_of_each_job(nightly: ModuleType, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("job", "printed", "counts"),
     [
-        ("slow tests", "==== 2 failed, 9 passed in 61.20s (0:01:01) ====", "2 failed, 9 passed"),
+        ("all tests", "==== 2 failed, 9 passed in 61.20s (0:01:01) ====", "2 failed, 9 passed"),
         ("TPC-DS", "99 of 99 correct.", "99 of 99 correct"),
         ("simulation", "histories                   95\nwrong    0", "histories 95, wrong 0"),
         (

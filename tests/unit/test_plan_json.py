@@ -91,6 +91,7 @@ def test_type(json: dict[str, Any], type_: str) -> None:
     assert type_ == lower_type(json)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "name", ["x", "X1", "_x", "1x", "a b", 'a "y"', "é", "x$", "Year", "SELECT", "key", "element"]
 )

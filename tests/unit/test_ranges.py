@@ -66,7 +66,8 @@ def operators(plan: PhysicalPlan) -> list[str]:
 
 
 @settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=settings.default.max_examples // 2,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     rows=ROWS,

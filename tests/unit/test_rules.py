@@ -109,6 +109,7 @@ def test_rules_have_a_line_of_documentation() -> None:
         assert (rule.options is None) == (rule.everywhere is None)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ["DistinctOn", "Window", "Unnest", "SetOperation", "Values"])
 def test_few_files_know_an_operator(kind: str) -> None:
     """At most six have to: all others ask it for its schema, label and expressions."""

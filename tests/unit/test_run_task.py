@@ -230,6 +230,7 @@ def test_piece_is_stored(runner: TaskRunner, store: Store) -> None:
         assert (count, ["c0"]) == (stored.num_rows, stored.column_names)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("count", [0, 1, 7, 300_000])
 def test_buckets_hold_the_rows_of_their_hash(runner: TaskRunner, store: Store, count: int) -> None:
     """Each bucket has exactly the rows whose key hashes to it, in their order."""
@@ -429,6 +430,7 @@ def test_states_travel_as_they_are(runner: TaskRunner, store: Store) -> None:
     assert [(1.5,)] == rows(inline(runner.run(stage, EMPTY)))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "value",
     [

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from machine_kit.endpoint import Endpoint
 from machine_kit.keys import Keys, generate
 from minishark.cluster import links, sealed, service, wire
 from minishark.cluster.connections import Connections
@@ -37,9 +38,21 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def sender() -> Iterator[sealed.Sender]:
     """One that has nothing to send yet."""
-    made = sealed.Sender("127.0.0.1")
+    sockets, is_over = Endpoint(), threading.Event()
+
+    def wait() -> None:
+        while not is_over.is_set():
+            sockets.wait(1.0)
+
+    made = sealed.Sender("127.0.0.1", sockets)
+    thread = threading.Thread(target=wait)
+    thread.start()
     yield made
+    is_over.set()
+    sockets.wake()
+    thread.join()
     made.stop()
+    sockets.close()
 
 
 def received(offer: wire.Sealed) -> list[bytes]:
@@ -95,16 +108,14 @@ def test_strangers_get_nothing(sender: sealed.Sender, monkeypatch: pytest.Monkey
     assert b"" == told(sender.port, old.ticket)
 
 
-def test_nothing_is_left_of_a_sender_that_stops() -> None:
+def test_nothing_is_left_of_a_sender_that_stops(sender: sealed.Sender) -> None:
     """Whoever is connected hears of it at once; what was offered is not kept."""
-    sender = sealed.Sender("127.0.0.1")
     assert sender.offer(CHUNKS) is not None
     with socket.create_connection(("127.0.0.1", sender.port), 5.0) as peer:
         _wait(lambda: bool(sender._open))
         sender.stop()
         assert b"" == peer.recv(1)
     assert not sender._offers
-    assert not sender._thread.is_alive()
     _wait(lambda: not sender._open)
 
 

@@ -60,6 +60,7 @@ def read(source: Source, tasks: int = 1) -> list[tuple[object, ...]]:
     return found
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["x.parquet", "x.csv", "x.json", "X.PARQUET", "it's odd.csv"])
 def test_one_file(name: str, tmp_path: Path) -> None:
     """A file's kind is told by its name; its columns are read, and its size."""
@@ -73,6 +74,7 @@ def test_one_file(name: str, tmp_path: Path) -> None:
     assert path.stat().st_size == size.bytes
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("pattern", ["parts", "parts/*.parquet", "parts/**/*.parquet"])
 def test_many_files(pattern: str, tmp_path: Path) -> None:
     """A folder or a glob is all its files, in the order of their names, one piece each."""

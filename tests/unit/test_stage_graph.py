@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minishark.events.figures import TaskFigures
@@ -338,7 +338,6 @@ def stage_lists(draw: st.DrawFn) -> list[StageNode]:
     return stages
 
 
-@settings(max_examples=200, deadline=None)
 @given(stages=stage_lists(), seed=st.integers(0, 2**32), losses=st.integers(0, 8))
 def test_answers_are_made_of_one_version_of_each_output(
     stages: list[StageNode], seed: int, losses: int
@@ -352,7 +351,6 @@ def test_answers_are_made_of_one_version_of_each_output(
     assert [1] * len(versions) == [len(found) for found in versions.values()]
 
 
-@settings(max_examples=100, deadline=None)
 @given(stages=stage_lists(), seed=st.integers(0, 2**32))
 def test_nothing_runs_twice_without_a_loss(stages: list[StageNode], seed: int) -> None:
     """Each task that is needed runs once, and others not at all."""
@@ -362,7 +360,6 @@ def test_nothing_runs_twice_without_a_loss(stages: list[StageNode], seed: int) -
     assert 0 == sum(graph.rerun(stage.index) for stage in stages)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     stages=stage_lists(),
     seed=st.integers(0, 2**32),

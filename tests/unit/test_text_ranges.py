@@ -62,6 +62,7 @@ def test_quotes_that_may_mean_something_else(tmp_path: Path, row: str) -> None:
     assert None is line_ranges(str(path), 5, COMMA)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("seed", range(16))
 def test_parts_are_the_whole(tmp_path: Path, seed: int) -> None:
     """Rows of generated files in their order, read in ranges, and those that DuckDB reads."""

@@ -221,6 +221,7 @@ def answered(run: Any, sql: str) -> Counter[str] | type[Exception]:
         return ERRORS[type(error)]
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize(
     "store",

@@ -60,6 +60,7 @@ def database(catalog: str) -> LakeDatabase:
 _KINDS = ["sqlite", pytest.param("duckdb", marks=pytest.mark.slow)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", _KINDS)
 def test_all_recorded_versions_are_read(kind: str, tmp_path: Path) -> None:
     """Every table in every snapshot: types, inlined rows, deletes, other columns, partitions."""
@@ -86,6 +87,7 @@ def test_all_recorded_versions_are_read(kind: str, tmp_path: Path) -> None:
     assert checked > 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", _KINDS)
 def test_recorded_tables_are_changed(kind: str, tmp_path: Path) -> None:
     """Rows of files, of the catalog, and those with deletes, are changed like others."""
@@ -129,6 +131,7 @@ def extension(address: str, *statements: str) -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path(_PYTHON).exists(), reason="nobody has installed the extension")
 @pytest.mark.parametrize("kind", _KINDS)
 def test_the_extension_goes_on_with_what_was_written(kind: str, tmp_path: Path) -> None:
@@ -189,6 +192,7 @@ def test_the_extension_goes_on_with_what_was_written(kind: str, tmp_path: Path) 
         assert answers[4:] == [texts(session, count) for count in counts]
 
 
+@pytest.mark.slow
 def test_a_catalog_in_postgresql(tmp_path: Path) -> None:
     """Statements that write, those of another session, and rows that the catalog has."""
     with running() as server:

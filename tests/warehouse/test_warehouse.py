@@ -62,6 +62,7 @@ def _files(folder: Path, table: str) -> list[Path]:
     return sorted(folder.glob(f"s/{table}-*/data/**/*.parquet"))
 
 
+@pytest.mark.slow
 def test_statements_give_what_duckdb_gives(session: Session) -> None:
     """Counts and rows of a series of changes, with a partitioned table and subqueries."""
     plain = duckdb.connect()
@@ -121,6 +122,7 @@ def test_others_read_what_was_written(session: Session, folder: Path) -> None:
     assert frame.rows() == some
 
 
+@pytest.mark.slow
 def test_types_that_iceberg_lacks(session: Session) -> None:
     """Wider ones where these hold every value; others are refused by name, and nothing is left."""
     session.sql(
@@ -135,6 +137,7 @@ def test_types_that_iceberg_lacks(session: Session) -> None:
     assert _rows(session, "SHOW TABLES FROM s") == [("wide",)]
 
 
+@pytest.mark.slow
 def test_tables_outlive_the_session(tmp_path: Path) -> None:
     with minishark.connect(in_process=True, nodes=1, warehouse=tmp_path) as first:
         first.sql("CREATE TABLE warehouse.t AS SELECT 42 AS a")
@@ -158,6 +161,7 @@ def test_versions(session: Session, folder: Path) -> None:
         session.sql("FROM s.t AT (VERSION => 12345)").collect()
 
 
+@pytest.mark.slow
 def test_names(session: Session) -> None:
     """With and without the warehouse, under USE, qualified columns, CTEs, views, macros, joins."""
     session.sql("CREATE TABLE s.t AS SELECT 1 AS a")
@@ -183,6 +187,7 @@ def test_names(session: Session) -> None:
     session.sql("DROP TABLE mem")
 
 
+@pytest.mark.slow
 def test_names_that_could_mean_another_table(session: Session) -> None:
     """Dots in names, CTEs and tables in memory of the same name, text that looks like a table."""
     session.sql('CREATE TABLE s."t.u@1" AS SELECT 1 AS "a.b"')
@@ -273,6 +278,7 @@ def test_altered_tables(session: Session) -> None:
             session.sql(sql)
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize(
     ("sql", "error", "what"),
     [
@@ -345,6 +351,7 @@ def test_transactions(session: Session) -> None:
         session.sql("COMMIT")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "sql",
     [
@@ -368,6 +375,7 @@ def test_what_a_transaction_does_not_take(session: Session, sql: str) -> None:
     assert _rows(session, "FROM s.t") == [(1,)]
 
 
+@pytest.mark.slow
 def test_cached_tables_are_current(session: Session, folder: Path) -> None:
     """A table in memory is loaded again when another session has changed it."""
     session.sql("CREATE TABLE s.t AS SELECT 1 AS a")
@@ -388,6 +396,7 @@ def test_cached_tables_are_current(session: Session, folder: Path) -> None:
     assert "warehouse.s.t" not in session._runtime.engine.tables.catalog.loaded
 
 
+@pytest.mark.slow
 def test_writers_at_the_same_time(
     session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -490,6 +499,7 @@ def test_a_full_disk_is_named(session: Session, small_disk: Path) -> None:
     assert len(list(small_disk.iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_vacuum(session: Session, folder: Path) -> None:
     """Old versions expire, and files that no version uses are removed, once they are old."""
     session.sql(
@@ -507,6 +517,7 @@ def test_vacuum(session: Session, folder: Path) -> None:
     assert _count(session, "VACUUM") == 0
 
 
+@pytest.mark.slow
 def test_python_names_tables_likewise(session: Session) -> None:
     session.create_table("s.t", pa.table({"a": [1, 2]}))
     session.range(3).write.save_as_table("warehouse.s.u")

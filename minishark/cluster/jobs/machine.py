@@ -23,6 +23,7 @@ from typing import Any
 
 from msgspec import structs
 
+from machine_kit.peers import Peers
 from minishark.cluster.jobs.records import (
     HOLDERS,
     JOBS_MAX,
@@ -57,7 +58,7 @@ class Jobs:
     places: int
     is_leaving: bool = False
     _states: dict[str, JobState] = field(default_factory=dict)  # by uid
-    _heard: dict[str, float] = field(default_factory=dict)  # by home
+    _heard: Peers[str] = field(default_factory=Peers)  # homes
     _dead: dict[str, None] = field(default_factory=dict)
     _leaving: dict[str, bool] = field(default_factory=dict)
     _has: dict[str, dict[str, tuple[Any, ...]]] = field(default_factory=dict)  # by home and uid
@@ -88,7 +89,7 @@ class Jobs:
         known = self._states.get(uid)
         self._states[uid] = state if known is None else merged(known, state)
         for holder in state.holders:
-            self._heard.setdefault(holder.home, now)
+            self._heard.expect(holder.home, now)
         self._make_room()
         return None
 
@@ -119,7 +120,7 @@ class Jobs:
     ) -> None:
         """A node has told what it knows of jobs, perhaps as it was asked for some, by uid."""
         self._dead.pop(home, None)
-        self._heard[home] = now
+        self._heard.heard(home, now)
         self._leaving[home] = is_leaving
         has = self._has.setdefault(home, {})
         for uid in asked:
@@ -153,7 +154,7 @@ class Jobs:
             ][: max(0, HOLDERS - len(kept))]
             if more:
                 for node in more:
-                    self._heard[node.home] = now
+                    self._heard.heard(node.home, now)
                 self._update(state, holders=(*kept, *more))
 
     # What happens to programs here
@@ -366,7 +367,8 @@ class Jobs:
     def _is_silent(self, home: str, now: float, after_s: float = SILENT_S) -> bool:
         if home == self.me.home:
             return False
-        return home in self._dead or now - self._heard.setdefault(home, now) > after_s
+        self._heard.expect(home, now)
+        return home in self._dead or self._heard.silent_s(home, now) > after_s
 
     def _is_dead(self, home: str, now: float) -> bool:
         return self._is_silent(home, now, DEAD_S)

@@ -395,13 +395,13 @@ class PlanningDatabase:
 
     def has_own(self, name: str) -> bool:
         """Whether a temporary view or macro of this connection has that name."""
-        views = "SELECT view_name AS name FROM duckdb_views() WHERE temporary AND NOT internal"
-        macros = (
-            "SELECT function_name FROM duckdb_functions() "
-            "WHERE database_name = 'temp' AND NOT internal"
-        )
-        both = f"SELECT 1 FROM ({views} UNION ALL {macros}) WHERE lower(name) = lower($1) LIMIT 1"
-        return bool(self._text(both, name))
+        found = "SELECT 1 FROM duckdb_views() WHERE temporary AND NOT internal"
+        if self._text(f"{found} AND lower(view_name) = lower($1)", name):
+            return True
+        if not self._shared.has_macros:  # DuckDB takes long to list all functions
+            return False
+        found = "SELECT 1 FROM duckdb_functions() WHERE database_name = 'temp' AND NOT internal"
+        return bool(self._text(f"{found} AND lower(function_name) = lower($1) LIMIT 1", name))
 
     def has_relation(self, name: str) -> bool:
         with self._lock:

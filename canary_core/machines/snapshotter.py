@@ -11,22 +11,22 @@ from collections.abc import Mapping
 from canary_core.machines.links import Links
 from canary_core.machines.partition import Key, PackError, Partition
 from canary_core.machines.replica import Replica
-from canary_core.machines.shelf import Shelf, keep_message, kept, snapshot_of
+from canary_core.machines.snapshot_store import SnapshotStore, keep_message, kept, snapshot_of
 from canary_core.protocol.messages import Keep, Replicate
 from canary_core.values import Frames
 from machine_kit.addresses import Address
 
 
-class Archive:
+class Snapshotter:
     """Snapshots at a worker.
 
     Attributes:
-        shelf: What is held; it outlives epochs.
+        held: The snapshots here; it outlives epochs.
         keepers: The workers that get a copy of what is stored here.
     """
 
     def __init__(self, links: Links) -> None:
-        self.shelf = Shelf()
+        self.held = SnapshotStore()
         self.keepers: tuple[Address, ...] = ()
         self._links = links
 
@@ -42,7 +42,7 @@ class Archive:
             snapshot, frames = snapshot_of(part, replica.loads, groups, signals)
         except Exception as error:
             raise PackError(stage, part.index) from error
-        self.shelf.store(stage, part.key, snapshot, frames)
+        self.held.store(stage, part.key, snapshot, frames)
         part.stored = stage
         for keeper in self.keepers:
             known = frozenset(part.sent.get(keeper, ()))
@@ -52,17 +52,17 @@ class Archive:
 
     def keep(self, body: Keep, frames: Frames) -> None:
         """Hold a copy."""
-        self.shelf.store(body.stage, (body.size, body.index), *kept(body, frames))
+        self.held.store(body.stage, (body.size, body.index), *kept(body, frames))
 
     def replicate(self, body: Replicate) -> None:
         """Send copies of what is held; a later snapshot may have replaced it meanwhile."""
         for key in body.partitions:
-            if self.shelf.holds(body.stage, key):
+            if self.held.holds(body.stage, key):
                 self.send(key, body.stage, body.to)
 
     def send(self, key: Key, stage: int, to: Address, *, restore: bool = False) -> None:
         """Send a copy, to be held or to continue from."""
-        snapshot, frames = self.shelf.get(stage, key)
+        snapshot, frames = self.held.get(stage, key)
         body, flat = keep_message(key, stage, snapshot, frames, restore=restore)
         self._links.post(to, body, flat)
 

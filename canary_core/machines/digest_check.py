@@ -6,7 +6,7 @@ from canary_core.machines.replica import Replica
 from canary_core.stages import UNTOLD
 
 
-class Comparison:
+class DigestCheck:
     """What is known of other copies, for stages that the copy here has yet to record, too."""
 
     def __init__(self) -> None:

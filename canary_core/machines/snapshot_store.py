@@ -39,7 +39,7 @@ class Snapshot(Struct, frozen=True):
     groups: tuple[int, ...]
 
 
-class Shelf:
+class SnapshotStore:
     """What a worker holds. `news` are snapshots that the controller has not been told of."""
 
     def __init__(self) -> None:

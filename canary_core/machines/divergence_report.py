@@ -2,7 +2,7 @@
 
 A digest that differs says that they have, not where. So all workers tell the last stages that they
 recorded, and the first at which they differ is named. If there is none, it was forgotten already,
-or the suspicion came from a worker that is gone; after some such inquiries the program ends anyway.
+or the suspicion came from a worker that is gone; after some such reports the program ends anyway.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TRAIL_WAIT_S = 2.0  # for all workers to answer
 SUSPICIONS_MAX = 5
 
 
-class Inquiry:
+class DivergenceReport:
     """The controller's question to all workers; one at a time."""
 
     def __init__(self) -> None:

@@ -50,7 +50,7 @@ class Pool(Protocol):
     def python_job(self, call: Call) -> PythonJob: ...
 
 
-class Family:
+class NestedCalls:
     """The calls that a running call has submitted to a pool."""
 
     def __init__(self, pool: Pool, scope: Scope) -> None:
@@ -68,7 +68,7 @@ class Family:
     def add(self, calls: Sequence[Call]) -> None:
         with self._changed:
             for call in calls:
-                call.family = self
+                call.nested_in = self
                 self._calls[call] = None
             self._changed.notify()
 
@@ -92,7 +92,7 @@ class Family:
         with self._changed:
             if self._helper is None and self._calls and not self._over:
                 self._helper = threading.Thread(
-                    target=self._help, name="minishark-family", daemon=True
+                    target=self._help, name="minishark-nested", daemon=True
                 )
                 self._helper.start()
 

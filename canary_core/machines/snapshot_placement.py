@@ -9,7 +9,7 @@ from canary_core.protocol.messages import HeldSnapshot
 from machine_kit.addresses import Address
 
 
-class Custody:
+class SnapshotPlacement:
     """Holders of snapshots. A stage can be restored if each partition has a live holder."""
 
     def __init__(self) -> None:

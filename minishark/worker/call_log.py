@@ -1,0 +1,150 @@
+"""The outcomes of a task's calls, in a file that outlives the process which makes them.
+
+    head: the calls in flight    length, checksum, outcomes    length, checksum, outcomes ...
+
+Each attempt at a task appends to a file of its own, on the disk of its node, and reads those of
+earlier attempts on its host. An outcome counts only for a call with the same number over the same
+rows, told by their digest: an attempt may get its rows in another order. A file that can't be
+written, or read, costs calls, never an answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import struct
+import sys
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from minishark.worker.call_policy import KILLED, Guilt, InFlight, guilt
+from minishark.worker.protocol import FileSlice, Value
+from minishark.worker.values import dump, load_small
+
+CALLS_ENDING = ".calls"
+"""How the names of these files end."""
+
+_HEAD = struct.Struct("<qq16s")
+_RECORD = struct.Struct("<II")
+_NONE = InFlight(0, 0, b"")
+
+Outcomes = list[tuple[int, bytes, Any]]
+"""Numbers of calls, digests of the rows around them, what came of them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CallLog:
+    """What the calls of a task have come to, in this attempt and in earlier ones."""
+
+    path: Path | None = None  # this attempt's file; None for none
+    earlier: Sequence[Path] = ()  # those of other attempts
+    deaths: list[InFlight] = field(default_factory=list)
+    _known: dict[tuple[int, bytes], Any] = field(default_factory=dict)
+    _file: BinaryIO | None = None
+    _head: mmap.mmap | None = None  # its first bytes: mapped, as there may be many calls
+    _waiting: Outcomes = field(default_factory=list)  # are not written yet
+
+    def open(self) -> None:
+        """Read the earlier files, and begin one."""
+        for path in self.earlier:
+            in_flight, outcomes = read_log(path)
+            if in_flight.end:
+                self.deaths.append(in_flight)
+            self._known.update(((number, digest), what) for number, digest, what in outcomes)
+        if self.path is not None:
+            with contextlib.suppress(OSError):
+                self._file = self.path.open("x+b", buffering=0)
+                self._file.write(bytes(_HEAD.size))
+                self._head = mmap.mmap(self._file.fileno(), _HEAD.size)
+
+    @property
+    def suspected_to(self) -> int:
+        """All calls of which one may have ended a process have lower numbers."""
+        return max((death.end for death in self.deaths), default=0)
+
+    def outcome(self, number: int, digest: bytes) -> Any:
+        """What came of a call before; None if it has to be made."""
+        found = self._known.pop((number, digest), None) if self._known else None
+        if found is None and self.deaths and guilt(number, digest, self.deaths) is Guilt.GUILTY:
+            return KILLED
+        return found
+
+    def begin(self, first: int, end: int, digest: bytes) -> None:
+        """Calls with these numbers run from now on, should the process die."""
+        if self._head is not None:
+            _HEAD.pack_into(self._head, 0, first, end, digest)
+
+    def add(self, number: int, digest: bytes, outcome: Any) -> None:
+        """Note what came of a call; it is written by `flush`."""
+        if self._file is not None:
+            self._waiting.append((number, digest, outcome))
+
+    def flush(self) -> None:
+        """Write what was noted."""
+        if not self._waiting or self._file is None:
+            return
+        try:
+            data = dump(self._waiting, _none, large_bytes=sys.maxsize).pickled
+            record = _RECORD.pack(len(data), zlib.crc32(data)) + data
+            if self._file.write(record) < len(record):
+                self._give_up()  # the disk is full
+        except Exception:  # noqa: BLE001 - pickling runs code of the values' classes
+            self._give_up()
+        self._waiting = []
+
+    def end(self) -> None:
+        """The attempt ends otherwise than by the death of its process."""
+        self.flush()
+        self.begin(0, 0, b"")
+        self._close()
+
+    def remove(self) -> None:
+        """The task is done: delete all its files."""
+        self._close()
+        for path in (*self.earlier, *filter(None, (self.path,))):
+            path.unlink(missing_ok=True)
+
+    def _give_up(self) -> None:
+        self._close()
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        if self._head is not None:
+            self._head.close()
+            self._head = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _none(data: memoryview) -> FileSlice:
+    message = f"{data.nbytes} bytes are not too large for the log"
+    raise AssertionError(message)
+
+
+def read_log(path: Path) -> tuple[InFlight, Iterable[tuple[int, bytes, Any]]]:
+    """The calls that were in flight when a file was last written, and the outcomes in it."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return _NONE, ()
+    if len(data) < _HEAD.size:
+        return _NONE, ()
+    outcomes: Outcomes = []
+    at = _HEAD.size
+    while at + _RECORD.size <= len(data):
+        size, checksum = _RECORD.unpack_from(data, at)
+        at += _RECORD.size
+        record = data[at : at + size]
+        if len(record) < size or zlib.crc32(record) != checksum:
+            break  # the process died while it wrote it
+        try:
+            outcomes += load_small(Value(record))
+        except Exception:  # noqa: BLE001 - the values' classes are not known here
+            break
+        at += size
+    return InFlight(*_HEAD.unpack_from(data)), outcomes

@@ -1,0 +1,631 @@
+"""Calls of users' functions for batches or rows: `map_batches`, `map_rows`.
+
+    rows ──► blocks ──► calls ──► outcomes ──► tables, in the order of the rows
+                          │  ▲        │
+                 policy ──┘  └── log ◄┘    (of this attempt at the task, and of earlier ones)
+
+A block is a batch, or the rows that are converted together. What a slot keeps for its calls, such
+as instances of users' classes, outlives tasks.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import os
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from minishark.worker.call_log import CallLog
+from minishark.worker.call_policy import CallPolicy, Failed
+from minishark.worker.functions import (
+    FunctionFailedError,
+    as_arrow,
+    check_names,
+    conformed,
+    end_copies_of,
+    release,
+)
+from minishark.worker.limited import POLL_S, LimitedCalls, TooLongError
+from minishark.worker.outputs import stream
+from minishark.worker.protocol import TaskFunction
+
+if TYPE_CHECKING:
+    import asyncio
+
+T = TypeVar("T")
+
+_INSTANCES_MAX = 8
+_ROWS = 4096  # that are converted together
+_FLUSH_S = 0.01
+"""Outcomes of rows that took less time are written together: to log them costs more."""
+
+REJECTED_FIELDS = (("error_type", "VARCHAR"), ("error", "VARCHAR"), ("attempts", "INTEGER"))
+"""What is said of a rejected row, beside its columns."""
+
+
+class Shape(Protocol):
+    """What a function is called with: it travels with the function."""
+
+    @property
+    def block_rows(self) -> int:
+        """How many rows are converted together."""
+
+    @property
+    def of_rows(self) -> bool:
+        """Whether there is a call for each row of a block, and not one for all."""
+
+    def arguments(self, rows: pa.Table) -> Iterable[Any]:
+        """What the function is called with for a block: one call after the other."""
+
+    def accepted(self, value: Any, declared: Declared) -> Any:
+        """What a call returned, if it can be what is declared: else an exception.
+
+        It can be pickled.
+        """
+
+    def table(self, values: Sequence[Any], declared: Declared) -> pa.Table:
+        """What the calls of a block returned, as a table; None for calls that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """`fn(table) -> table`, for each batch of so many rows."""
+
+    block_rows: int
+    of_rows = False
+
+    def arguments(self, rows: pa.Table) -> Iterable[pa.Table]:
+        return (rows,)
+
+    def accepted(self, value: Any, declared: Declared) -> pa.Table:
+        return declared.checked(as_arrow(value))
+
+    def table(self, values: Sequence[Any], declared: Declared) -> pa.Table:
+        (table,) = values
+        return table
+
+
+@dataclass(frozen=True, slots=True)
+class EachRow:
+    """`fn(row) -> row`, for each row."""
+
+    rows_of: Callable[[pa.Table], Iterable[Any]]
+    block_rows: int = _ROWS
+    of_rows = True
+
+    def arguments(self, rows: pa.Table) -> Iterable[Any]:
+        return self.rows_of(rows)
+
+    def accepted(self, value: Any, declared: Declared) -> tuple[Any, ...]:
+        return declared.row(value)
+
+    def table(self, values: Sequence[Any], declared: Declared) -> pa.Table:
+        return declared.checked(declared.table(values))
+
+
+@dataclass(slots=True, kw_only=True)
+class Declared:
+    """The columns that a function declares, to check what it returns."""
+
+    returns: Sequence[tuple[str, str]]
+    label: str
+    is_checked: bool  # whether values are compared now; else once, for all rows of the task
+    names: list[str] = field(init=False)
+    _opened: duckdb.DuckDBPyConnection | None = None
+    _types: list[pa.DataType] = field(default_factory=list)  # in Arrow
+    _fitting: dict[pa.Schema, None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.names = [name for name, _ in self.returns]
+
+    @property
+    def _con(self) -> duckdb.DuckDBPyConnection:
+        if self._opened is None:
+            self._opened = duckdb.connect()
+        return self._opened
+
+    def row(self, value: Any) -> tuple[Any, ...]:
+        """The values of a row, in order.
+
+        Raises:
+            FunctionFailedError: they are not those of the declared columns.
+        """
+        names = getattr(value, "names", ()) or getattr(value, "_fields", ())
+        if isinstance(value, tuple) and not names:
+            if len(value) == len(self.names):
+                return value
+            raise FunctionFailedError(
+                f"The function of {self.label} gave {len(value)} values; "
+                f"its schema has {len(self.names)} columns."
+            )
+        if isinstance(value, tuple):
+            value = dict(zip(names, value, strict=True))
+        if isinstance(value, Mapping):
+            check_names([*value], self.names, self.label)
+            return tuple([value[name] for name in self.names])
+        if len(self.names) == 1:
+            return (value,)
+        raise FunctionFailedError(
+            f"The function of {self.label} gave a {type(value).__name__}; it must give a row: "
+            "a tuple, a mapping or a Row."
+        )
+
+    def table(self, rows: Sequence[tuple[Any, ...] | None]) -> pa.Table:
+        """Rows as a table; None as NULLs. Raises what their conversion raises."""
+        if not self._types:
+            nulls = ", ".join(f"CAST(NULL AS {type_})" for _, type_ in self.returns)
+            self._types = self._con.sql(f"SELECT {nulls}").to_arrow_table().schema.types
+        nothing = (None,) * len(self.names)
+        columns = zip(*(nothing if row is None else row for row in rows), strict=True)
+        arrays = [
+            _array(list(values), type_, is_map=wants.startswith("MAP("))
+            for values, type_, (_, wants) in zip(columns, self._types, self.returns, strict=True)
+        ]
+        return pa.table(arrays, names=self.names)
+
+    def checked(self, table: pa.Table) -> pa.Table:
+        """The declared columns of a table.
+
+        Raises:
+            FunctionFailedError: they are not all there, or don't fit.
+        """
+        check_names(table.column_names, self.names, self.label)
+        table = table.select(self.names)
+        if self.is_checked and table.schema not in self._fitting:
+            conformed(self._con, [table], self.returns, self.label)
+            types = [str(type_) for type_ in self._con.from_arrow(table.slice(0, 0)).types]
+            if types == [type_ for _, type_ in self.returns]:  # else it depends on the values
+                self._fitting[table.schema] = None
+            release(self._con)
+        return table
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+
+def _array(values: list[Any], type_: pa.DataType, *, is_map: bool) -> pa.Array:
+    """Python values as Arrow's, of a type only if that changes none of them."""
+    if is_map:
+        values = [[*each.items()] if isinstance(each, Mapping) else each for each in values]
+    is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
+    try:
+        found = pa.array(values)
+    except (pa.ArrowException, OverflowError):
+        if is_number:  # it would cut off fractions
+            raise
+        return pa.array(values, type_)
+    if found.type == type_ or not (is_number and pa.types.is_integer(found.type)):
+        return found
+    try:
+        return found.cast(type_)
+    except pa.ArrowException:  # whoever checks what is declared says it better
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class MapCalls:
+    """A function, or a class whose instances are called, with what becomes of calls that fail."""
+
+    fn: Callable[..., Any]
+    shape: Shape
+    policy: CallPolicy
+
+    def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
+        message = "a slot runs it, by CallRun"
+        raise AssertionError(message)
+
+
+def _target(fn: Any) -> Any:
+    """What a partial object calls in the end."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return fn
+
+
+def makes_instances(fn: Any) -> bool:
+    """Whether it is a class, perhaps with arguments, whose instances are what is called."""
+    return isinstance(_target(fn), type)
+
+
+def is_async(fn: Any) -> bool:
+    """Whether calls of a function, or of a class's instances, have to be awaited."""
+    target = _target(fn)
+    called = target if inspect.isroutine(target) else getattr(target, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(called)
+
+
+class CallSlot:
+    """What a slot keeps for its calls from task to task; one task runs at a time."""
+
+    def __init__(self) -> None:
+        self.limited = LimitedCalls()
+        self._instances: OrderedDict[bytes, Any] = OrderedDict()  # the latest last
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def made(self, key: bytes, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """What is called: the instance of a class, which is made once; or the function itself."""
+        if not makes_instances(fn):
+            return fn
+        found = self._instances.get(key)
+        if found is None:
+            found = fn()
+        self._instances[key] = found
+        self._instances.move_to_end(key)
+        while len(self._instances) > _INSTANCES_MAX:
+            self._instances.popitem(last=False)
+        called: Callable[..., Any] = found
+        return called
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the slot's event loop, in which what instances hold lives on."""
+        import asyncio  # noqa: PLC0415 - slow to import, and few functions are async
+
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        try:
+            return self._loop.run_until_complete(main)
+        except Exception:
+            raise
+        except BaseException:  # it was interrupted, wherever it was
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the event loop, with all that runs in it, and forget the instances."""
+        self._instances.clear()
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        import asyncio  # noqa: PLC0415 - as above
+
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=1.0))
+        loop.close()
+
+
+def _pause(delay_s: float) -> None:
+    """Wait in short steps, between which this thread can be interrupted."""
+    end_s = time.monotonic() + delay_s
+    while (left_s := end_s - time.monotonic()) > 0:
+        time.sleep(min(left_s, POLL_S))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Block:
+    """Rows that are converted together, and what has come of their calls."""
+
+    first: int  # the number of its first call in the task
+    rows: pa.Table
+    digest: bytes
+    outcomes: list[Any]
+    left: int  # calls that have not ended
+    table: pa.Table | None = None  # what comes out, when all have
+
+
+@dataclass(slots=True, kw_only=True)
+class CallRun:
+    """The calls for the rows of one task: a `Function` for this task."""
+
+    calls: MapCalls
+    function: TaskFunction  # how it was declared; with a further column if rows are rejected
+    slot: CallSlot
+    log: CallLog = field(default_factory=CallLog)
+    pause: Callable[[float], None] = _pause
+    chance: Callable[[], float] = random.random
+    retried: int = 0  # calls that were repeated
+    rejected: int = 0  # rows of calls that failed for good
+    _blocks: list[_Block] = field(default_factory=list)
+    _declared: Declared = field(init=False)
+    _in_flight: dict[int, None] = field(default_factory=dict)  # in the order of their start
+    _flushed_s: float = 0.0
+    _pid: int = field(default_factory=os.getpid)
+
+    def __post_init__(self) -> None:
+        policy, returns = self.calls.policy, self.function.returns
+        returns = returns[:-1] if policy.on_error == "quarantine" else returns
+        self._declared = Declared(
+            returns=returns, label=self.function.label, is_checked=not policy.raises
+        )
+
+    def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
+        self.log.open()
+        try:
+            if is_async(self.calls.fn):
+                # All rows first: to wait for them would make calls that run wait as well.
+                self.slot.run(self._run_async(list(self._cut(rows))))
+            else:
+                self._run(self._cut(rows))
+        finally:
+            self.log.end()
+            self._declared.close()
+        return [block.table for block in self._blocks if block.table is not None]
+
+    # Blocks
+
+    def _cut(self, reader: pa.RecordBatchReader) -> Iterator[_Block]:
+        number = 0
+        for rows in _tables(reader, self.calls.shape.block_rows):
+            count = rows.num_rows if self.calls.shape.of_rows else 1
+            yield _Block(
+                first=number,
+                rows=rows,
+                digest=_digest(rows),
+                outcomes=[None] * count,
+                left=count,
+            )
+            number += count
+
+    def _open_calls(self, blocks: Iterable[_Block]) -> Iterator[tuple[_Block, int, Any]]:
+        """The calls that have to be made: their blocks, places in these, and arguments."""
+        for block in blocks:
+            self._blocks.append(block)
+            for index, argument in enumerate(self.calls.shape.arguments(block.rows)):
+                known = self.log.outcome(block.first + index, block.digest)
+                if known is None:
+                    yield block, index, argument
+                else:
+                    self._note(block, index, _unpacked(known))
+
+    # Calls
+
+    def _run(self, blocks: Iterable[_Block]) -> None:
+        fn = self.slot.made(self.function.pickled, self.calls.fn)
+        call = fn if self.calls.policy.timeout_s is None else functools.partial(self._limited, fn)
+        marks = not self.calls.policy.raises
+        for block, index, argument in self._open_calls(blocks):
+            if marks:
+                number = block.first + index
+                self.log.begin(number, number + 1, block.digest)
+            failures = 0
+            while True:
+                try:
+                    outcome = self.calls.shape.accepted(call(argument), self._declared)
+                    break
+                except Exception as error:  # noqa: BLE001 - whatever user code raises
+                    failures += 1
+                    found = self._failure(error, failures)
+                if isinstance(found, Failed):
+                    outcome = found
+                    break
+                self.pause(found)
+            self._ended(block, index, outcome)
+
+    def _limited(self, fn: Callable[..., Any], argument: Any) -> Any:
+        timeout_s = self.calls.policy.timeout_s
+        assert timeout_s is not None
+        try:
+            return self.slot.limited.call(functools.partial(fn, argument), timeout_s)
+        except TooLongError as error:
+            raise TimeoutError(str(error)) from None
+
+    async def _run_async(self, blocks: Sequence[_Block]) -> None:
+        fn = self.slot.made(self.function.pickled, self.calls.fn)
+        calls = self._open_calls(blocks)
+
+        async def work(end: int | None) -> None:
+            for block, index, argument in calls:
+                await self._awaited(fn, block, index, argument)
+                if end is not None and block.first + index + 1 >= end:
+                    return
+
+        if self.log.suspected_to:  # one of these may be what has ended a process: one by one
+            await _all_of([work(self.log.suspected_to)])
+        await _all_of([work(None) for _ in range(self.calls.policy.concurrency)])
+
+    async def _awaited(
+        self, fn: Callable[..., Any], block: _Block, index: int, argument: Any
+    ) -> None:
+        import asyncio  # noqa: PLC0415 - as above
+
+        number, failures = block.first + index, 0
+        if not self.calls.policy.raises:
+            self._in_flight[number] = None
+            self.log.begin(next(iter(self._in_flight)), number + 1, block.digest)
+        while True:
+            try:
+                limit = asyncio.timeout(self.calls.policy.timeout_s)
+                try:
+                    async with limit:
+                        value = await fn(argument)
+                except TimeoutError:
+                    if limit.expired():
+                        message = f"It took longer than {self.calls.policy.timeout_s:g} s."
+                        raise TimeoutError(message) from None
+                    raise
+                outcome = self.calls.shape.accepted(value, self._declared)
+                break
+            except Exception as error:  # noqa: BLE001 - whatever user code raises
+                failures += 1
+                found = self._failure(error, failures)
+            if isinstance(found, Failed):
+                outcome = found
+                break
+            await asyncio.sleep(found)
+        self._in_flight.pop(number, None)
+        self._ended(block, index, outcome)
+
+    def _failure(self, error: Exception, failures: int) -> Failed | float:
+        """What becomes of a call that has failed so many times: how long to wait, or its end.
+
+        Raises:
+            Exception: the error, if it is to end the job.
+        """
+        if isinstance(error, MemoryError):  # says nothing of the rows
+            raise error
+        delay_s = self.calls.policy.delay_s(failures, self.chance())
+        if delay_s is not None:
+            self.retried += 1
+            return delay_s
+        if self.calls.policy.raises:
+            raise error
+        return Failed.of(error, failures)
+
+    # Outcomes
+
+    def _ended(self, block: _Block, index: int, outcome: Any) -> None:
+        """A call has ended in this attempt."""
+        end_copies_of(self._pid)
+        self.log.add(block.first + index, block.digest, _packed(outcome))
+        now_s = time.monotonic()
+        if not self.calls.shape.of_rows or now_s >= self._flushed_s + _FLUSH_S:
+            self.log.flush()
+            self._flushed_s = now_s
+        self._note(block, index, outcome)
+
+    def _note(self, block: _Block, index: int, outcome: Any) -> None:
+        block.outcomes[index] = outcome
+        block.left -= 1
+        if not block.left:
+            block.table = self._assembled(block)
+            block.outcomes, block.rows = [], None
+
+    def _assembled(self, block: _Block) -> pa.Table:
+        """What comes out for a block whose calls have ended."""
+        outcomes = block.outcomes
+        failures = {i: each for i, each in enumerate(outcomes) if isinstance(each, Failed)}
+        values = [None if isinstance(each, Failed) else each for each in outcomes]
+        if not self.calls.shape.of_rows:
+            if not failures:
+                return self._with_rejected(
+                    self.calls.shape.table(values, self._declared), block, failures
+                )
+            failures = dict.fromkeys(range(block.rows.num_rows), failures[0])
+            nulls = pa.nulls(block.rows.num_rows)
+            table = pa.table(dict.fromkeys(self._declared.names, nulls))
+            return self._with_rejected(table, block, failures)
+        try:
+            table = self.calls.shape.table(values, self._declared)
+        except Exception:
+            if self.calls.policy.raises:
+                raise
+            self._find_unfit(values, 0, len(values), failures)
+            table = self.calls.shape.table(values, self._declared)
+        return self._with_rejected(table, block, failures)
+
+    def _find_unfit(
+        self, values: list[Any], first: int, end: int, failures: dict[int, Failed]
+    ) -> None:
+        """Find which values between two places can't be what is declared."""
+        try:
+            self.calls.shape.table(values[first:end], self._declared)
+        except Exception as error:  # noqa: BLE001 - whatever converting them raises
+            if end - first == 1:
+                values[first], failures[first] = None, Failed.of(error, 1)
+                return
+            middle = (first + end) // 2
+            self._find_unfit(values, first, middle, failures)
+            self._find_unfit(values, middle, end, failures)
+
+    def _with_rejected(
+        self, table: pa.Table, block: _Block, failures: dict[int, Failed]
+    ) -> pa.Table:
+        """With a column that has the rows that failed, and why, if that is wanted."""
+        self.rejected += len(failures)
+        if self.calls.policy.on_error != "quarantine":
+            return table
+        name = self.function.returns[-1][0]
+        return table.append_column(name, _rejected(block.rows, failures, table.num_rows))
+
+
+async def _all_of(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run coroutines to their ends, or until one raises: then the others are cancelled."""
+    import asyncio  # noqa: PLC0415 - slow to import, and few functions are async
+
+    tasks = [asyncio.ensure_future(each) for each in coroutines]
+    waiting = tasks
+    try:
+        while waiting:
+            # In short steps, between which this thread can be interrupted.
+            await asyncio.wait(waiting, timeout=POLL_S, return_when=asyncio.FIRST_EXCEPTION)
+            for each in waiting:
+                if each.done():
+                    each.result()
+            waiting = [each for each in waiting if not each.done()]
+    finally:
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _tables(reader: pa.RecordBatchReader, rows: int) -> Iterator[pa.Table]:
+    """The rows of a reader in tables of so many rows each, but for the last."""
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in reader:
+        rest = batch
+        while rest.num_rows:
+            part = rest.slice(0, rows - count)
+            rest = rest.slice(part.num_rows)
+            held.append(part)
+            count += part.num_rows
+            if count == rows:
+                yield pa.Table.from_batches(held)
+                held, count = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _packed(outcome: Any) -> Any:
+    """An outcome to be pickled: pickles of a part of a table have all of it."""
+    return stream(outcome) if isinstance(outcome, pa.Table) else outcome
+
+
+def _unpacked(packed: Any) -> Any:
+    return pa.ipc.open_stream(packed).read_all() if isinstance(packed, bytes) else packed
+
+
+def _digest(rows: pa.Table) -> bytes:
+    hashed = hashlib.blake2b(digest_size=16)
+    # A copy: a part of a batch is written with bytes beside it, and NULLs with what is below them.
+    for batch in rows.combine_chunks().to_batches():
+        every = pa.array(np.arange(batch.num_rows))
+        columns = [column.take(every) for column in batch.columns]
+        hashed.update(pa.RecordBatch.from_arrays(columns, schema=batch.schema).serialize())
+    return hashed.digest()
+
+
+def _rejected(rows: pa.Table, failures: dict[int, Failed], count: int) -> pa.Array:
+    """Of `count` rows, lists of the row that failed and why; NULL for those that did not."""
+    names = rejected_names(rows.num_columns)
+    if not failures:
+        types = [*rows.schema.types, pa.string(), pa.string(), pa.int32()]
+        return pa.nulls(count, pa.list_(pa.struct(list(zip(names, types, strict=True)))))
+    which = sorted(failures)
+    taken = rows.take(pa.array(which, pa.int64())).combine_chunks()
+    of = [failures[index] for index in which]
+    fields = [
+        *(_whole(column) for column in taken.columns),
+        pa.array([each.kind for each in of], pa.string()),
+        pa.array([each.message for each in of], pa.string()),
+        pa.array([each.attempts for each in of], pa.int32()),
+    ]
+    found = pa.StructArray.from_arrays(fields, names=names)
+    offsets, at = [0], 0
+    for index in range(count):
+        at += index in failures
+        offsets.append(at)
+    mask = pa.array([index not in failures for index in range(count)], pa.bool_())
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), found, mask=mask)
+
+
+def rejected_names(columns: int) -> list[str]:
+    """The fields of a rejected row: those of its columns, and what is said of it."""
+    return [*(f"c{index}" for index in range(columns)), *(name for name, _ in REJECTED_FIELDS)]
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
