@@ -163,6 +163,7 @@ setup(
             "distributed = minishark_platforms.targets:on_dask",  # Clients of Dask's
             "ray = minishark_platforms.targets:on_ray",
         ],
+        "minishark.servers": ["flight = minishark.adapters.flight.server:serve"],
         "ibis.backends": ["minishark = minishark.adapters.ibis"],
         "sqlalchemy.dialects": [
             "minishark = minishark.adapters.sqlalchemy:MinisharkDialect",

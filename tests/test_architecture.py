@@ -234,6 +234,18 @@ def test_imports_run_from_high_layers_to_low_ones() -> None:
     ]
 
 
+def test_no_text_leads_to_a_higher_layer() -> None:
+    """What lies above is reached by entry points, and not by a module's name."""
+    paths = re.compile(r"minishark(\.\w+){2,}(:\w+)?")
+    assert [] == [
+        f"{module} names {text}"
+        for module in _inner_modules()
+        for text in _texts(module)
+        if paths.fullmatch(text) and text.split(".")[1] in LAYERS
+        if _layer(text.partition(":")[0]) > _layer(module)
+    ]
+
+
 def test_every_module_has_a_layer() -> None:
     """A new module or folder in minishark takes its place in LAYERS, and every place is taken."""
     assert set(LAYERS) == {_layer_of(module) for module in _inner_modules()}

@@ -1,8 +1,13 @@
-"""What `Session.serve` returns."""
+"""What `Session.serve` calls, an entry point, and what it returns."""
 
 from __future__ import annotations
 
-from typing import Protocol, Self
+from importlib.metadata import entry_points
+from typing import Any, Protocol, Self, cast
+
+from minishark.errors import OptionError
+
+_SERVERS = "minishark.servers"
 
 
 class Served(Protocol):
@@ -25,3 +30,21 @@ class Served(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...
+
+
+class Server(Protocol):
+    """What serves sessions by a protocol."""
+
+    def __call__(self, session: Any, **options: Any) -> Served:
+        """Serve a session until it is stopped; see `Session.serve` for options and errors."""
+
+
+def server(protocol: str) -> Server:
+    """The server for a protocol; adapters are above sessions, which reach them so.
+
+    Raises:
+        OptionError: none is installed.
+    """
+    for found in entry_points(group=_SERVERS, name=protocol):
+        return cast("Server", found.load())
+    raise OptionError(f"No server for {protocol!r} is installed: pip install minishark.")

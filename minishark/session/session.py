@@ -45,7 +45,7 @@ from minishark.session.options import OPTIONS
 from minishark.session.progress import line_for_people
 from minishark.session.runtime import Runtime
 from minishark.session.scope import Scope
-from minishark.session.served import Served
+from minishark.session.served import Served, server
 from minishark.session.shown import session_html
 from minishark.session.statements import Statements
 from minishark.sources.contract import Source
@@ -817,8 +817,7 @@ class Session(Operations, CamelCase):
             'grpc://127.0.0.1'
         """
         self._runtime.check_open()
-        # By its name: that room is above this one.
-        served: Served = imported("minishark.adapters.flight.server").serve(
+        return server("flight")(
             self,
             host=host,
             port=port,
@@ -830,7 +829,6 @@ class Session(Operations, CamelCase):
             running_each=max_running_each,
             idle_s=idle_s,
         )
-        return served
 
     def on_stop(self, end: Callable[[], None]) -> None:
         """Call `end` when the session is about to stop."""
