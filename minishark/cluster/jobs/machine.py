@@ -11,9 +11,10 @@ was heard of it for a while, and *dead* if its host says that its process has en
 minutes. The first holder, in their order, that is neither takes a job over from an owner that is
 silent or dead, if most of those that are not dead are with it; and were for as long as a silent
 owner was not: who was cut off itself can't tell whether the owner was with the others meanwhile. An
-owner that has less than half of them with it stops its program, sooner than others may take it over. So two nodes run a job at the
-same time only if a network is cut for more than two minutes; when they meet again, the one of the
-lower incarnation stops. With two holders, neither takes over from a silent one before that.
+owner that has less than half of them with it stops its program, sooner than others may take it
+over. So two nodes run a job at the same time only if a network is cut for more than two minutes;
+when they meet again, the one of the lower incarnation stops. With two holders, neither takes over
+from a silent one before that.
 """
 
 from __future__ import annotations

@@ -354,6 +354,8 @@ def _classified(
         return _changed(sql, cursor, None)
     if type_ == _TYPES.SET and first == "PRAGMA":
         return _set(f"SET {sql[cursor.offset :]}", cursor, first)
+    if first in ("CHECKPOINT", "FORCE"):
+        raise UnsupportedError("There is no file to write tables to at once: no CHECKPOINT.")
     if type_ in (_TYPES.PRAGMA, _TYPES.CALL) and first != "IMPORT":
         return Show(sql, is_show=False)
     name = "IMPORT" if first == "IMPORT" else type_.name.replace("_", " ")
