@@ -11,7 +11,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "jobs.md"
 def test_the_blocks_of_the_page_run() -> None:
     """One after the other, as a reader would type them; what they assert holds."""
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert 7 == len(blocks)
+    assert 9 == len(blocks)
     scope: dict[str, object] = {"__name__": "__main__"}
     code = "\n".join(blocks).replace("connect(nodes=2)", "connect(nodes=2, in_process=True)")
     exec(compile(code, str(PAGE), "exec"), scope)
