@@ -149,7 +149,7 @@ def _distinct_counts(
     All states in one column, those of a column after those of the one before: to bind a call for
     each would take milliseconds a column.
     """
-    if not any(measured.column("rows").to_pylist()):
+    if not numbers or not any(measured.column("rows").to_pylist()):
         return dict.fromkeys(numbers, 0)
     chunks = [chunk for n in numbers for chunk in measured.column(f"distinct_{n}").chunks]
     owners = pa.array([n for n in numbers for _ in range(measured.num_rows)], pa.int32())

@@ -81,6 +81,12 @@ def test_nested_and_opaque_types_are_left_out(con: duckdb.DuckDBPyConnection, va
     assert (ColumnStatistics(), counted) == got.columns
 
 
+def test_rows_of_nested_columns_alone_are_counted(con: duckdb.DuckDBPyConnection) -> None:
+    """Where no column is measured, nothing is known but how many rows there are."""
+    got = statistics(con, "SELECT [1] AS a, {'b': 1} AS c FROM range(3)")
+    assert (3, (ColumnStatistics(), ColumnStatistics())) == (got.rows, got.columns)
+
+
 @pytest.mark.parametrize(
     "value",
     [
