@@ -179,6 +179,7 @@ class Runtime:
         self._change(f"DROP TABLE {self.stores.written(name)}")
 
     def _change(self, sql: str) -> None:
+        self.check_open()
         with self.scope.transaction.statement():
             for statement in self.planning.statements(sql):
                 self.stores.run(statement)

@@ -167,6 +167,7 @@ def test_the_figures_of_tasks_are_columns(
         "Widgets": "9",
     } == _columns(tab, "#spread")  # fmt: skip
     tab.page.get_by_role("button", name="Why there?").first.click()
+    tab.shows("a-e0", within="dialog")
     for text in ("a-e0ran it", "70rows", "9widgets", "yeslocal"):
         assert text in (tab.page.locator("dialog").text_content() or "")
 
