@@ -80,7 +80,7 @@ class DuckDBSlot:
 
     def _reset(self) -> None:
         """Note the settings of a new database."""
-        self._output_settings: Mapping[str, str] = {}
+        self._output_settings: Mapping[str, str] | None = {}  # None if they are not known
         self._disabled_optimizers = ""  # as DuckDB has them
         self._wanted_off = ""  # as the stage needs them, when something is planned
         self._profiles = False
@@ -141,6 +141,7 @@ class DuckDBSlot:
         """Choose the Arrow layout of the rows that come out."""
         if settings == self._output_settings:
             return
+        self._output_settings = None  # an interruption may leave some of each
         for name in EXCHANGE_SETTINGS:
             value = settings.get(name)
             self.con.execute(f"RESET {name}" if value is None else f"SET {name} = {value}")
