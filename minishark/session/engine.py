@@ -62,7 +62,7 @@ from minishark.tables.deltas import SIZES, Sizes
 from minishark.tables.interruption import stopped_by
 from minishark.tables.memory_store import built
 from minishark.tables.merging import Merger
-from minishark.tables.scratch_database import SharedScratch
+from minishark.tables.scratch_database import SharedScratch, StoppedBy
 from minishark.tables.store import StoreAsTable
 from minishark.tables.tables import Tables
 from minishark.tasks.programs.programs import Programs
@@ -392,21 +392,35 @@ class Engine:
         number, began_s = next(self._query_numbers), time.perf_counter()
         told = emit if keep is None else emit_both
         observer = QueryObserver(number=number, emit=told, kind=kind)
-        self.running[number] = observer
-        if scope is not None:
-            scope.running[number] = scope.tags
-        observer.started(self.sources.shown(sql))
         try:
-            limited = observer.limited_to(self.limits.query_timeout_s)
-            with limited, stopped_by(observer.cancel):
+            with self._stoppable(observer, scope):
+                observer.started(self.sources.shown(sql))
                 yield observer
         except BaseException as error:
             observer.raised(error, time.perf_counter() - began_s)
             raise
+
+    @contextlib.contextmanager
+    def searching(self, scope: Scope) -> Iterator[StoppedBy]:
+        """What stops a search in the front end: no query of its own, but it ends as these do."""
+        observer = QueryObserver(number=next(self._query_numbers), emit=lambda _: None)
+        with self._stoppable(observer, scope):
+            yield observer.stopped_by
+
+    @contextlib.contextmanager
+    def _stoppable(self, observer: QueryObserver, scope: Scope | None) -> Iterator[None]:
+        """A block that can be cancelled, and is if it takes longer than queries may."""
+        self.running[observer.number] = observer
+        if scope is not None:
+            scope.running[observer.number] = scope.tags
+        try:
+            limited = observer.limited_to(self.limits.query_timeout_s)
+            with limited, stopped_by(observer.cancel):
+                yield
         finally:
-            del self.running[number]
+            del self.running[observer.number]
             if scope is not None:
-                del scope.running[number]
+                del scope.running[observer.number]
 
     @contextlib.contextmanager
     def binding(self, sql: str) -> Iterator[None]:

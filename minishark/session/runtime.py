@@ -378,4 +378,5 @@ def _context(engine: Engine, scope: Scope) -> StoreContext:
         on_hosts=lambda: engine.on_hosts,
         warn=engine.warn,
         observed=partial(engine.observed, scope=scope, kind="load"),
+        searching=partial(engine.searching, scope),
     )

@@ -36,7 +36,7 @@ from minishark.errors import DataError, DataValueError, QueryError, UnsupportedE
 from minishark.model.catalog import ROW_NUMBER
 from minishark.model.expressions import Schema, quote
 from minishark.query.sinks import CollectRows
-from minishark.tables.scratch_database import ROWS, MadeRows, ScratchDatabase, Shell
+from minishark.tables.scratch_database import ROWS, MadeRows, ScratchDatabase, Shell, StoppedBy
 from minishark.tables.stores import ChangedTable, RunQuery, Stored, counted
 
 _NEVER = sys.maxsize
@@ -70,6 +70,7 @@ class Changes:
     scratch: ScratchDatabase
     run: RunQuery
     bind: Callable[[str], Schema]
+    searching: Callable[[], contextlib.AbstractContextManager[StoppedBy]]
 
     def apply(self, sql: str, change: Change, table: ChangedTable[Any]) -> pa.Table:
         """Run a statement; its answer.
@@ -212,7 +213,9 @@ class Changes:
         rows = table.few_rows()
         if rows is None:
             return None
-        found = self.scratch.select(queries.concerned(change, quote(ROWS), "*"), rows)
+        with self.searching() as stoppable:
+            query = queries.concerned(change, quote(ROWS), "*")
+            found = self.scratch.select(query, rows, stoppable=stoppable)
         return found if found.num_rows < table.many else None
 
     def _is_last(

@@ -31,8 +31,7 @@ from minishark.tables.stores import ChangedTable, NumberedRows, StoreContext, St
 from minishark.tables.tables import numbered_name
 
 _VALUES_MAX = 1_000  # in the text of a query; more go to the cluster as rows
-# One process searches them in less time than a query takes to begin, and no time limit holds there.
-_FEW_BYTES = 1 << 20
+_FEW_BYTES = 1 << 20  # one process searches them in less time than a query takes to begin
 _INTEGER = re.compile(r"U?(?:TINY|SMALL|BIG|HUGE)?INT(?:EGER)?")
 
 

@@ -291,6 +291,7 @@ class MemoryStore(TableStore):
                 scratch=context.scratch,
                 run=context.run,
                 bind=context.bind,
+                searching=context.searching,
             )
             return changes.apply(statement.sql, change, MemoryTable(table, context, self._open))
 

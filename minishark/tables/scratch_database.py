@@ -364,11 +364,11 @@ class ScratchDatabase:
         """
         return self._in_shell(sql, shell, given, stored, keeps_same=True)
 
-    def select(self, sql: str, rows: pa.Table) -> pa.Table:
-        """Run a query that reads these rows alone, as `ROWS`."""
+    def select(self, sql: str, rows: pa.Table, *, stoppable: StoppedBy) -> pa.Table:
+        """Run a query that reads these rows alone, as `ROWS`; see `query` for `stoppable`."""
         with self._lock:
             self._replay()
-            with self._registered(rows):
+            with stoppable(self._con.interrupt), self._registered(rows):
                 return self._answer(sql)
 
     def change_some(self, sql: str, shell: Shell, rows: pa.Table, *, is_alone: bool) -> MadeRows:

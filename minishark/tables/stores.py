@@ -25,7 +25,7 @@ from minishark.query.sinks import Layout, Sink
 from minishark.query.sources import SourceTables
 from minishark.tables.cached import CachedRows, CachedTables, CachePlan
 from minishark.tables.merging import Merger
-from minishark.tables.scratch_database import NewKeys, ScratchDatabase, Shell
+from minishark.tables.scratch_database import NewKeys, ScratchDatabase, Shell, StoppedBy
 from minishark.tables.tables import Observed, Tables
 from minishark.tables.transaction import SessionTransaction
 
@@ -78,6 +78,7 @@ class StoreContext:
     on_hosts: Callable[[], bool]
     warn: Callable[[str], None]
     observed: Observed  # gives the observer of a load
+    searching: Callable[[], AbstractContextManager[StoppedBy]]  # gives what stops a search
 
     @property
     def catalog(self) -> Catalog:

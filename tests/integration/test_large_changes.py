@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import minishark
 from minishark.cluster.backend import FilesLostError
+from minishark.errors import QueryTimeoutError
 from minishark.model.catalog import Partition, Table
 from minishark.session.session import Session
 from minishark.tables.deltas import SIZES
@@ -321,6 +322,17 @@ def test_partitions_of_a_change_that_fails_are_removed(
     }
     assert {part.file.rpartition("/")[2] for part in before} == found
     session.drop_table(name)
+
+
+def test_a_search_of_few_rows_ends_in_time() -> None:
+    """In the front end as on the cluster; the table is as it was, and so is the session."""
+    slow = "list_sum(list_transform(range(30000 + i % 7), lambda x: x % 7)) > 3"
+    with minishark.connect(in_process=True, nodes=1, query_timeout_s=0.5) as session:
+        session.create_table("t", pa.table({"i": range(60_000)}))
+        with pytest.raises(QueryTimeoutError, match="longer than query_timeout_s"):
+            session.sql(f"DELETE FROM t WHERE {slow}")
+        assert session.sql("SELECT count(*) FROM t").collect()[0] == (60_000,)
+        assert session.sql("DELETE FROM t WHERE i = 1").collect()[0] == (1,)
 
 
 @pytest.mark.slow

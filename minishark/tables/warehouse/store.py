@@ -260,7 +260,11 @@ class Warehouse(TableStore):
         with self._changed(name) as change, context.up_to_date():
             table = self._table(name, change)
             changes = Changes(
-                planning=context.planning, scratch=context.scratch, run=table.run, bind=table.bind
+                planning=context.planning,
+                scratch=context.scratch,
+                run=table.run,
+                bind=table.bind,
+                searching=context.searching,
             )
             try:
                 return changes.apply(sql, parsed, table)
