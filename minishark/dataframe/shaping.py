@@ -139,10 +139,10 @@ def _fitting(select: Select, item: Any, subset: Subset) -> list[str]:
     names = _listed(select, subset)
     for name in names if subset is not None else ():
         _check_fits(item, name, types[name])
-    found = [name for name in names if _fits(item, types[name])]
-    if not found:
+    fitting = [name for name in names if _fits(item, types[name])]
+    if not fitting:
         raise OptionError(f"No column is of the kind of {item!r}.")
-    return found
+    return fitting
 
 
 def _fits(item: Any, type_: str) -> bool:
@@ -196,7 +196,7 @@ def unpivot(query: LazyQuery, ids: Any, values: Any, names: tuple[str, str]) -> 
     """A row for each value column of each row; `names` are of the columns of names and values."""
     kept = _columns(ids)
     all_names = [attribute.name for attribute in query.to_select().attributes]
-    held = [found.name.lower() for found in map(only_reference, kept) if found]
+    held = [kept_one.name.lower() for kept_one in map(only_reference, kept) if kept_one]
     if values is None:
         chosen = [column(name) for name in all_names if name.lower() not in held]
     else:
@@ -255,8 +255,8 @@ def summary(query: LazyQuery, statistics: Sequence[str], columns: Sequence[str])
     for name in statistics:
         if name not in _STATISTICS:
             near = nearest(name, _STATISTICS)
-            known = ", ".join(_STATISTICS)
-            raise OptionError(f"There is no statistic {name!r}.{near} There are {known}.")
+            offered = ", ".join(_STATISTICS)
+            raise OptionError(f"There is no statistic {name!r}.{near} There are {offered}.")
     statistics = statistics or tuple(_STATISTICS)
     select = query.to_select()
     types = _types(select)

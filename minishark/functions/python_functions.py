@@ -233,9 +233,9 @@ def _generated(
     )
 
 
-def _function(found: _Function) -> Callable[..., Column]:
-    name = _generated(found.run, found.returns, takes_task=found.takes_task)
-    return function_of(found.template, lambda: {"call(": f"{name()}("})
+def _function(described: _Function) -> Callable[..., Column]:
+    name = _generated(described.run, described.returns, takes_task=described.takes_task)
+    return function_of(described.template, lambda: {"call(": f"{name()}("})
 
 
 def _parse_url(label: str) -> Callable[..., Column]:
@@ -348,7 +348,7 @@ _OWN = (schema_of_xml, to_xml, from_xml, schema_of_csv, to_char)
 
 def python_functions() -> dict[str, Callable[..., Column]]:
     """The functions by name."""
-    found = {each.template.name: _function(each) for each in _FUNCTIONS}
-    found |= {each.__name__: each for each in _OWN} | {"to_varchar": to_char}
-    found["aes_encrypt"] = _aes_encrypt()
-    return found | {name: _parse_url(name) for name in ("parse_url", "try_parse_url")}
+    functions = {function.template.name: _function(function) for function in _FUNCTIONS}
+    functions |= {function.__name__: function for function in _OWN} | {"to_varchar": to_char}
+    functions["aes_encrypt"] = _aes_encrypt()
+    return functions | {name: _parse_url(name) for name in ("parse_url", "try_parse_url")}

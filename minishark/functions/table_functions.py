@@ -47,9 +47,9 @@ class Rows:
         made_ = self.handler()
         # DuckDB has no functions without arguments that may vary: such ones are called with NULL.
         given = values if _parameters(self.handler) else ()
-        found = [self._row(row) for row in made_.eval(*given) or ()]
+        rows = [self._row(row) for row in made_.eval(*given) or ()]
         ending: Callable[[], Iterable[Any] | None] = getattr(made_, "terminate", tuple)
-        return [*found, *map(self._row, ending() or ())]
+        return [*rows, *map(self._row, ending() or ())]
 
     def _row(self, row: Any) -> dict[str, Any]:
         return dict(zip(self.names, row, strict=True))

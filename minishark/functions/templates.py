@@ -76,12 +76,12 @@ class Template:
 
     def parameters(self) -> tuple[Parameter, ...]:
         inside = self.signature.partition("(")[2].removesuffix(")")
-        found = []
+        listed = []
         for text in filter(None, (part.strip() for part in inside.split(", "))):
             match = _PARAMETER.fullmatch(text)
             assert match is not None, self.signature
             default = _REQUIRED if match["default"] is None else ast.literal_eval(match["default"])
-            found.append(
+            listed.append(
                 Parameter(
                     name=match["name"],
                     is_text=match["kind"] == "value",
@@ -89,7 +89,7 @@ class Template:
                     default=default,
                 )
             )
-        return tuple(found)
+        return tuple(listed)
 
 
 def function_of(
@@ -191,23 +191,21 @@ def filled(sql: str, arguments: dict[str, tuple[Column, ...]]) -> Column:
     """The text of a template with its arguments."""
     parts: list[Any] = []
     place = 0
-    while found := _MARK.search(sql, place):
-        parts.append(sql[place : found.start()])
-        if found["brace"]:
-            place = found.end()
-            parts.append(found["brace"][0])
-        elif found["name"]:
-            place = found.end()
-            columns = arguments[found["name"]]
-            alone = sql[: found.start()].endswith(("(", ", ")) and sql[place:].startswith(
-                (")", ",")
-            )
+    while mark := _MARK.search(sql, place):
+        parts.append(sql[place : mark.start()])
+        if mark["brace"]:
+            place = mark.end()
+            parts.append(mark["brace"][0])
+        elif mark["name"]:
+            place = mark.end()
+            columns = arguments[mark["name"]]
+            alone = sql[: mark.start()].endswith(("(", ", ")) and sql[place:].startswith((")", ","))
             bare = alone or len(columns) != 1
             parts += separated([_bare(each) for each in columns] if bare else columns)
         else:
-            place = _end(sql, found.end())
-            inner = filled(sql[found.end() : place - 1], arguments)
-            call = Call(function=found["call"], arguments=inner)
+            place = _end(sql, mark.end())
+            inner = filled(sql[mark.end() : place - 1], arguments)
+            call = Call(function=mark["call"], arguments=inner)
             parts.append(call.column(max(inner.kind, Kind.GROUP)))
     parts.append(sql[place:])
     return combine(*(part for part in parts if not isinstance(part, str) or part))
@@ -231,6 +229,6 @@ def _end(sql: str, start: int) -> int:
 
 
 def by_name(templates: Sequence[Template]) -> dict[str, Template]:
-    found = {template.name: template for template in templates}
-    assert len(found) == len(templates), "a name is there twice"
-    return found
+    named = {template.name: template for template in templates}
+    assert len(named) == len(templates), "a name is there twice"
+    return named

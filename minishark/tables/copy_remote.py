@@ -115,8 +115,8 @@ class RemoteStaging:
     def remove(self) -> None:
         """Remove what is staged; the mark first, so that late tasks remove their own files."""
         remove_files([f"{self.uri}/{MARK}"], self.access)
-        found = list_below(self.uri, self.access)
-        remove_files([file.path for file in found], self.access)
+        files = list_below(self.uri, self.access)
+        remove_files([file.path for file in files], self.access)
 
 
 def _together(

@@ -139,9 +139,9 @@ class MemoryTable(ChangedTable[Table]):
         try:
             for each in wrong:
                 told = f"constraints of {table.name}"
-                found = context.run(each, sink, catalog=view, told=told)
-                if found.num_rows:
-                    return found
+                broken = context.run(each, sink, catalog=view, told=told)
+                if broken.num_rows:
+                    return broken
             return None
         finally:
             context.tables.planning.remove_table(new.name)
@@ -202,8 +202,8 @@ class MemoryTable(ChangedTable[Table]):
             raise
         kept = {part.file for part in new.partitions}
         tables.retire({file: nodes for file, nodes in files.items() if file not in kept})
-        known = joined_statistics(table.statistics, table.schema, added.statistics)
-        return replace(new, statistics=known)
+        joined = joined_statistics(table.statistics, table.schema, added.statistics)
+        return replace(new, statistics=joined)
 
     def _next(self, new: Table, added: AddedRows | None) -> None:
         """Let the next statements see a version; `added` if it only has more rows."""
@@ -243,11 +243,11 @@ def _literal(text: str) -> str:
     return " || chr(0) || ".join(map(quote_text, text.split("\0")))  # which no literal can contain
 
 
-def _within(values: pa.Table, known: ColumnStatistics | None) -> pa.Table:
+def _within(values: pa.Table, statistics: ColumnStatistics | None) -> pa.Table:
     """The keys of a column of integers, as text, that are within its bounds."""
-    if known is None or known.minimum is None or known.maximum is None:
+    if statistics is None or statistics.minimum is None or statistics.maximum is None:
         return values
-    low, high = int(known.minimum), int(known.maximum)
+    low, high = int(statistics.minimum), int(statistics.maximum)
     within = [low <= int(text) <= high for text in values.column(0).to_pylist()]
     return values.filter(pa.array(within, pa.bool_()))
 

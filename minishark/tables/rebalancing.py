@@ -48,7 +48,7 @@ def moves(table: Table, nodes: Sequence[str]) -> tuple[Copy, ...]:
     wanted = _wanted(table, nodes)
     if not _is_lopsided(table, nodes, wanted):
         return ()
-    found = []
+    copies = []
     for partition in table.partitions:
         held = [node for node in partition.locations if node in nodes]
         layout = replica_locations(nodes, partition.index, wanted)
@@ -57,8 +57,8 @@ def moves(table: Table, nodes: Sequence[str]) -> tuple[Copy, ...]:
         for number, target in enumerate(lacking if held else ()):
             last = number + 1 == len(lacking)
             leaves = surplus[number:] if last else surplus[number : number + 1]
-            found.append(Copy(table, partition.index, held[0], target, tuple(leaves)))
-    return tuple(found)
+            copies.append(Copy(table, partition.index, held[0], target, tuple(leaves)))
+    return tuple(copies)
 
 
 def _wanted(table: Table, nodes: Sequence[str]) -> int:

@@ -73,7 +73,7 @@ def copies_needed(
     Those that are draining are sources only.
     """
     wanted = min(table.replicas, len(nodes))
-    found = []
+    copies = []
     for partition in table.partitions:
         live = [node for node in partition.locations if node in nodes]
         sources = live or [node for node in partition.locations if node in draining]
@@ -82,8 +82,8 @@ def copies_needed(
         order = replica_locations(nodes, partition.index, len(nodes))
         targets = [node for node in order if node not in live]
         lacking = max(0, wanted - len(live))
-        found += [Copy(table, partition.index, sources[0], t) for t in targets[:lacking]]
-    return tuple(found)
+        copies += [Copy(table, partition.index, sources[0], t) for t in targets[:lacking]]
+    return tuple(copies)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -238,10 +238,10 @@ def come_back(
     while cluster.loses_files and (now := table()) is not None:
         check()
         slices = [item for part in now.partitions for item in partition_slices(part)]
-        found = [_found(cluster, item) for item in slices if item.file in files]
-        if False in found:
+        held = [_found(cluster, item) for item in slices if item.file in files]
+        if False in held:
             break
-        if None not in found:
+        if None not in held:
             if not waited:  # the tasks that did not find them ran where nobody reaches who has them
                 clock.sleep(_APART_S)
             return True
@@ -254,10 +254,10 @@ def come_back(
 
 def _found(cluster: Files, item: FileSlice) -> bool | None:
     """Whether the session can read a file; None if who may have it does not answer."""
-    known, store = {cluster.store_name, *cluster.homes()}, cluster.store()
+    alive, store = {cluster.store_name, *cluster.homes()}, cluster.store()
     is_doubtful = False
     for node in item.locations:
-        has = holds(store, (item.file,), node) if node in known else None
+        has = holds(store, (item.file,), node) if node in alive else None
         if has:
             return True
         is_doubtful |= has is None and cluster.may_return(node)

@@ -21,10 +21,10 @@ class ChosenColumns(msgspec.Struct, frozen=True):
         """The columns of a file's rows; None if it has values that only DuckDB converts."""
         part = stored.select(self.positions)
         types = zip(part.schema.types, self.schema.types, strict=True)
-        found = [_conversion(has, wants) for has, wants in types]
-        conversions = [each for each in found if each is not None]
+        needed = [_conversion(has, wants) for has, wants in types]
+        conversions = [each for each in needed if each is not None]
         return (
-            _converted(part, conversions, self.schema) if len(conversions) == len(found) else None
+            _converted(part, conversions, self.schema) if len(conversions) == len(needed) else None
         )
 
 

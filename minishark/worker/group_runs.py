@@ -159,9 +159,9 @@ def _share(keys: pa.ChunkedArray) -> float:
     """The estimated number of runs per row."""
     apart = max(_SAMPLE_ROWS, len(keys) // _SAMPLES)
     samples = (keys.slice(first, _SAMPLE_ROWS) for first in range(0, len(keys), apart))
-    found = [_integers(chunk) for sample in samples for chunk in sample.chunks]
-    changes = sum(int(np.count_nonzero(some[1:] != some[:-1])) for some in found)
-    return changes / max(1, sum(len(some) - 1 for some in found))
+    chunks = [_integers(chunk) for sample in samples for chunk in sample.chunks]
+    changes = sum(int(np.count_nonzero(some[1:] != some[:-1])) for some in chunks)
+    return changes / max(1, sum(len(some) - 1 for some in chunks))
 
 
 def _table(parts: Sequence[_Part], types: Sequence[pa.DataType]) -> pa.Table:

@@ -296,29 +296,29 @@ def _locked(handle: int, part: Range) -> Iterator[None]:
 
 def merged(ranges: Iterable[Range], apart: int = 0) -> list[Range]:
     """The ranges in order, those joined that touch, or are at most `apart` bytes apart."""
-    found: list[Range] = []
+    joined: list[Range] = []
     for first, last in sorted(ranges):
-        if found and first <= found[-1][1] + apart:
-            found[-1] = found[-1][0], max(found[-1][1], last)
+        if joined and first <= joined[-1][1] + apart:
+            joined[-1] = joined[-1][0], max(joined[-1][1], last)
         else:
-            found.append((first, last))
-    return found
+            joined.append((first, last))
+    return joined
 
 
 def without(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
     """The ranges without the bytes of others."""
-    found: list[Range] = []
+    left: list[Range] = []
     removed = merged(others)
     for first, last in merged(ranges):
         for start, end in removed:
             if end <= first or start >= last:
                 continue
             if start > first:
-                found.append((first, start))
+                left.append((first, start))
             first = end  # noqa: PLW2901 - what is left of it
         if first < last:
-            found.append((first, last))
-    return found
+            left.append((first, last))
+    return left
 
 
 def requests_for(ranges: Iterable[Range]) -> list[Range]:

@@ -69,8 +69,8 @@ class ProgramFiles:
         """
         stored = self.tables.get(name.lower())
         if stored is None:
-            known = ", ".join(sorted(self.tables)) or "none"
-            raise CatalogError(f"There is no table called {name!r}; the tables are: {known}.")
+            names = ", ".join(sorted(self.tables)) or "none"
+            raise CatalogError(f"There is no table called {name!r}; the tables are: {names}.")
         part = row_range([each.rows for each in stored], index, count)
         slices = [item for each in stored[part.first : part.last] for item in each.slices]
         return self.store.read(tuple(slices)).slice(part.offset, part.length)

@@ -58,10 +58,10 @@ class Reduction:
 
     def _with_runs(self, coded: CodedInputs) -> CodedInputs:
         """Inputs with the runs of groups; decides which SQL makes each of the groups."""
-        found, new = dict(coded.tables), coded.new
+        tables, new = dict(coded.tables), coded.new
         for each in self.hints.group_runs:
             runs = runs_of(
-                found[each.input],
+                tables[each.input],
                 each,
                 self.helpers,
                 threads=self.threads,
@@ -72,9 +72,9 @@ class Reduction:
                 continue
             self.left_bytes -= runs.table.nbytes
             self._groups[each.name] = each.single if runs.are_groups else each.merged
-            found[each.runs] = runs.table
+            tables[each.runs] = runs.table
             new |= {each.runs}
-        return CodedInputs(found, new)
+        return CodedInputs(tables, new)
 
     def _held(self, reader: pa.RecordBatchReader) -> pa.Table | None:
         """All rows; None if they take more bytes than are left."""
@@ -88,17 +88,17 @@ class Reduction:
 
     def _filtered(self, inputs: CodedInputs, computed: Collection[str]) -> CodedInputs:
         """Inputs without rows that lack a key of the `computed` relations."""
-        found, new = dict(inputs.tables), inputs.new
+        tables, new = dict(inputs.tables), inputs.new
         for each in self.hints.key_filters:
             if each.keys not in computed:
                 continue
-            table = found[each.input].select(each.columns)
-            keys = found[each.keys].column(each.key)
+            table = tables[each.input].select(each.columns)
+            keys = tables[each.keys].column(each.key)
             kept = semi_joined(
                 table, each, keys, self.helpers, threads=self.threads, bytes_max=self.left_bytes
             )
             if kept is not table:
                 self.left_bytes -= kept.nbytes
-            found[each.input] = kept
+            tables[each.input] = kept
             new |= {each.input}
-        return CodedInputs(found, new)
+        return CodedInputs(tables, new)

@@ -135,10 +135,10 @@ class Connection:
         Raises:
             CatalogError: there is none.
         """
-        found = self._prepared.get(handle)
-        if found is None:
+        statement = self._prepared.get(handle)
+        if statement is None:
             raise CatalogError("There is no such prepared statement in this connection.")
-        return found
+        return statement
 
     def begin_transaction(self) -> bytes:
         """Begin a transaction; its handle.
@@ -227,11 +227,11 @@ class Connections:
         """
         now = time.monotonic()
         with self._lock:
-            found = self._known(caller, peer)
-            if found is None:
-                found = self._new(caller, peer)
-            found.peers[peer] = found.used_s = now
-            return found
+            connection = self._known(caller, peer)
+            if connection is None:
+                connection = self._new(caller, peer)
+            connection.peers[peer] = connection.used_s = now
+            return connection
 
     def _known(self, caller: Caller, peer: str) -> Connection | None:
         by_cookie = self._by_cookie.get(caller.cookie) if caller.cookie else None
@@ -280,7 +280,7 @@ class Connections:
         with self._lock:
             connections = tuple(self._by_key.values())
         same = (each for each in connections if each.identity.user == identity.user)
-        return next((found for each in same if (found := each.find(handle))), None)
+        return next((statement for each in same if (statement := each.find(handle))), None)
 
     def sweep(self, peers: Collection[str]) -> None:
         """End connections that nobody uses, or whose client is gone; `peers` are there."""

@@ -157,10 +157,10 @@ def _check_text(message: Any) -> None:
 def packed(name: str, **fields: object) -> bytes:
     """A message of Flight SQL with its name, as commands, tickets and actions have it."""
     message: Message = make(name, **fields)
-    found = any_pb2.Any(
+    wrapped = any_pb2.Any(
         type_url=_URL + message.DESCRIPTOR.full_name, value=message.SerializeToString()
     )
-    data: bytes = found.SerializeToString()
+    data: bytes = wrapped.SerializeToString()
     return data
 
 

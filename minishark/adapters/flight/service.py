@@ -309,12 +309,12 @@ class FlightSql(fl.FlightServerBase):
             connection.cancel()
             return _CANCELLED
         name, ticket = unpacked(info.endpoint[0].ticket.ticket)
-        found = None
+        statement = None
         if name == "TicketStatementQuery":
-            found = self._connections.find(ticket.statement_handle, connection.identity)
-        if found is None:
+            statement = self._connections.find(ticket.statement_handle, connection.identity)
+        if statement is None:
             return _NOT_CANCELLABLE
-        found.interruption.cancel()
+        statement.interruption.cancel()
         return _CANCELLED
 
     def _set_options(self, connection: Connection, body: bytes) -> Iterator[bytes]:
@@ -410,9 +410,9 @@ def _command(descriptor: fl.FlightDescriptor) -> bytes:
 
 
 def _request(name: str, body: bytes) -> Any:
-    found, request = unpacked(body)
-    if found != name:
-        raise OptionError(f"The action takes {name}, not {found}.")
+    asked, request = unpacked(body)
+    if asked != name:
+        raise OptionError(f"The action takes {name}, not {asked}.")
     return request
 
 

@@ -31,14 +31,14 @@ def _steps(path: str) -> tuple[Step, ...]:
     steps: list[Step] = []
     place = 1
     while place < len(path):
-        found = _STEP.match(path, place)
-        if found is None:
+        step = _STEP.match(path, place)
+        if step is None:
             raise VariantPathError(f"{path!r} is no path: write one such as '$.a[0]'.")
-        index = found["index"]
+        index = step["index"]
         steps.append(
-            int(index) if index else found["name"] or found["single"] or found["double"] or ""
+            int(index) if index else step["name"] or step["single"] or step["double"] or ""
         )
-        place = found.end()
+        place = step.end()
     return tuple(steps)
 
 
@@ -144,8 +144,8 @@ def variant_array_append(text: str, path: str, new: str) -> str:
         return _write(_appended(value, new, path))
 
     def change(parent: Any, step: Step) -> Any:
-        found = _child(parent, step, path)
-        return parent if found is _ABSENT else _put(parent, step, _appended(found, new, path))
+        array = _child(parent, step, path)
+        return parent if array is _ABSENT else _put(parent, step, _appended(array, new, path))
 
     return _write(_changed(value, steps, path, change, make=False))
 

@@ -129,12 +129,12 @@ class Warehouse(TableStore):
         if isinstance(statement, kinds.CreateSchema):
             catalog.create_schema(schema, exists_ok=statement.exists_ok)
             return counted(0)
-        found = catalog.schema(schema)
-        if found is not None and statement.cascade:
-            for name in catalog.tables(found):
+        full_schema = catalog.schema(schema)
+        if full_schema is not None and statement.cascade:
+            for name in catalog.tables(full_schema):
                 self.tables.forget(name)
         catalog.drop_schema(schema, missing_ok=statement.missing_ok, cascade=statement.cascade)
-        if self.tables.schema == found:
+        if self.tables.schema == full_schema:
             self.tables.schema = None
         return counted(0)
 
@@ -145,12 +145,12 @@ class Warehouse(TableStore):
         else:
             is_ours = len(path) == 1 and path[0].lower() not in (*NOT_OURS, MAIN)
             wanted = path[0] if is_ours else None
-        found = None if wanted is None else self.catalog.schema(wanted)
-        if is_surely_ours and found is None:
-            known = ", ".join(self.catalog.schemas())
-            raise CatalogError(f"The warehouse has no schema {wanted!r}; it has: {known}.")
-        self.tables.schema = found
-        return statement if found is None else counted(0)
+        full_schema = None if wanted is None else self.catalog.schema(wanted)
+        if is_surely_ours and full_schema is None:
+            schemas = ", ".join(self.catalog.schemas())
+            raise CatalogError(f"The warehouse has no schema {wanted!r}; it has: {schemas}.")
+        self.tables.schema = full_schema
+        return statement if full_schema is None else counted(0)
 
     # Statements that write
 
@@ -315,8 +315,8 @@ class Warehouse(TableStore):
         return self.tables.registered(parts(name), None)
 
     def size(self, name: str) -> tuple[int, int] | None:
-        found = self.tables.found(parts(name))
-        return None if found is None else self.tables.current(found).size
+        full_name = self.tables.found(parts(name))
+        return None if full_name is None else self.tables.current(full_name).size
 
     def create(
         self,
@@ -401,16 +401,16 @@ class Warehouse(TableStore):
         """Have the scratch database know the schemas and tables, without rows."""
         catalog, shown = self.catalog, self.shared.shown
         schemas = catalog.schemas()
-        found: dict[TableName, TableVersion] = {}
+        loaded: dict[TableName, TableVersion] = {}
         for name in catalog.tables():
             with contextlib.suppress(MinisharkError):  # dropped meanwhile, or of an unknown type
-                found[name] = catalog.load(name)
+                loaded[name] = catalog.load(name)
         commands = [f"ATTACH IF NOT EXISTS ':memory:' AS {NAME}"]
         commands += [f"CREATE SCHEMA IF NOT EXISTS {NAME}.{quote(s)}" for s in schemas]
         for name in shown:
-            if found.get(name) is not shown[name]:
+            if loaded.get(name) is not shown[name]:
                 commands.append(f"DROP TABLE IF EXISTS {_quoted(name)}")
-        for name, table in found.items():
+        for name, table in loaded.items():
             if shown.get(name) is not table:
                 with contextlib.suppress(UnsupportedError):
                     commands += _mirrored(name, table)
@@ -423,7 +423,7 @@ class Warehouse(TableStore):
 
         self.context.scratch.change(apply)
         shown.clear()
-        shown.update(found)
+        shown.update(loaded)
 
     # Files
 

@@ -47,11 +47,11 @@ def _remove_unused(table: Any) -> int:
     latest = time.time() - float(table.properties.get(_ORPHAN_AGE, ORPHAN_AGE_S))
     location = table.location()
     try:
-        found = listed(table.io, location)
+        files = listed(table.io, location)
     except (OSError, ValueError) as error:
         raise DataError(f"Can't list the files of {location}: {error}") from error
     removed = 0
-    for uri, changed in found:
+    for uri, changed in files:
         if uri not in used and changed < latest:
             with contextlib.suppress(OSError):
                 table.io.delete(uri)
