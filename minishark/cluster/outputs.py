@@ -3,14 +3,16 @@
 A node has two parts in it, which know nothing of each other:
 
     home      the node that rendezvous hashing gives a name: it knows the outcome of the task that
-              computed the output, and which node holds the file
+              computed the output, and which node holds the file. So does the second in line, which
+              is the home when that node is gone
     holder    the node whose executor wrote the file: it removes what nobody has read for the
               longest time, over a quota that gives way to tables, but nothing that is on lease
 
     session ── FindOutputs(names) ──► homes       one message each
             ── LeaseOutputs(files) ─► holders     which of them are there; they stay
             ── ReleaseOutputs ──────► holders     or with the session's end
-            ── KeepOutputs ─────────► homes       after tasks have ended, in the background
+            ── KeepOutputs ─────────► homes       after tasks have ended, in the background; also
+                                                  to those who would be homes next
 
 Whatever is lost of this costs a miss: a home that is gone knows nothing, one that has come later
 knows nothing yet, and what it says of a file counts only if the holder has that.
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import heapq
 import os
 import queue
 import threading
@@ -52,15 +55,16 @@ _LOOK_S = 2.0
 _CALL_S = 1.0
 _QUEUED_MAX = 10_000
 _CLOSE_S = 2.0
+_HOMES = 2
 
 
-def home_of(name: str, nodes: Iterable[str]) -> str | None:
-    """The node that knows of an output; None if there is no node."""
+def homes_of(name: str, nodes: Iterable[str], count: int) -> list[str]:
+    """The node that knows of an output, and those that would if it were gone: so many, at most."""
 
     def weight(node: str) -> bytes:
         return hashlib.blake2b(f"{name} {node}".encode(), digest_size=8).digest()
 
-    return max(nodes, key=weight, default=None)
+    return heapq.nlargest(count, nodes, key=weight)
 
 
 @dataclass(slots=True)
@@ -224,7 +228,7 @@ class SharedOutputs:
 
     def find(self, names: Sequence[str]) -> dict[str, KeptOutput]:
         """Those of the outputs that homes know."""
-        homes = self._by_home(names)
+        homes = self._by_home(names, 1)
         outputs: dict[str, KeptOutput] = {}
         for reply in self._ask({home: wire.FindOutputs(of) for home, of in homes.items()}):
             if isinstance(reply, wire.OutputsFound):
@@ -274,12 +278,11 @@ class SharedOutputs:
             self._queued.put(None, timeout=_CLOSE_S)
         self._thread.join(_CLOSE_S)
 
-    def _by_home(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    def _by_home(self, names: Iterable[str], count: int) -> dict[str, tuple[str, ...]]:
         services = {node.name: node.service for node in self._nodes()}
         homes: dict[str, list[str]] = {}
         for name in names:
-            home = home_of(name, services)
-            if home is not None:
+            for home in homes_of(name, services, count):
                 homes.setdefault(services[home], []).append(name)
         return {home: tuple(some) for home, some in homes.items()}
 
@@ -312,7 +315,7 @@ class SharedOutputs:
             self._ask(
                 {
                     home: wire.KeepOutputs({name: kept[name] for name in names})
-                    for home, names in self._by_home(kept).items()
+                    for home, names in self._by_home(kept, _HOMES).items()
                 }
             )
             services = {node.name: node.service for node in self._nodes()}

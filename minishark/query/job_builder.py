@@ -44,7 +44,16 @@ from minishark.worker.protocol import (
 # while they are checked and stored. Everything else streams or is memory-mapped.
 _FUNCTION_COPIES = 3
 
-NO_NAMES: Mapping[int, str] = MappingProxyType({})
+
+@dataclass(frozen=True, slots=True)
+class TaskNames:
+    """What is called by a name that outlives the query; empty for none."""
+
+    output: str  # a task's output
+    calls: str  # the logs of its calls
+
+
+NO_NAMES: Mapping[int, TaskNames] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +101,7 @@ class JobBuilder:
         submission: Submission,
         stored: Mapping[str, Table],
         placement: Placement,
-        names: Mapping[int, str] = NO_NAMES,
+        names: Mapping[int, TaskNames] = NO_NAMES,
     ) -> tuple[Job, dict[int, frozenset[str]]]:
         """Tasks of a stage as a job, and the nodes that each of them prefers.
 
@@ -101,7 +110,7 @@ class JobBuilder:
             submission: which of its tasks.
             stored: the tables with their current locations, by name in lower case.
             placement: how tasks are placed, and the live nodes.
-            names: what outputs are called that later queries may take, by task.
+            names: of what later queries may take, by task.
         """
         tables = {
             item.name: stored[item.table.lower()]
@@ -113,7 +122,7 @@ class JobBuilder:
         tasks = tuple(
             placement.task(
                 index,
-                encode(self._payload(stage, tables, index, placement.nodes, names.get(index, ""))),
+                encode(self._payload(stage, tables, index, placement.nodes, names.get(index))),
                 _constraint(nodes, every),
                 self._memory_bytes(stage, tables, index),
             )
@@ -209,7 +218,7 @@ class JobBuilder:
         tables: Mapping[str, Table],
         index: int,
         nodes: Sequence[str],
-        name: str,
+        names: TaskNames | None,
     ) -> TaskPayload:
         numbers = stage.partitions_of(index)
         own = {
@@ -222,7 +231,9 @@ class JobBuilder:
             for item in stage.inputs
             if (read := source_reads(item, tables, numbers))
         }
-        payload = TaskPayload(index, own, reads, name=name)
+        payload = TaskPayload(index, own, reads)
+        if names is not None:
+            payload = structs.replace(payload, name=names.output, calls=names.calls)
         return payload if stage.index != self.last else self.output.payload(payload, nodes)
 
     def _slices(

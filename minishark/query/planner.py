@@ -160,7 +160,7 @@ class QueryPlanner:
             plan = self.planning.whole(query.bound, "DuckDB did not accept a fragment of it")
             named = self.shared.sources.mentioned(_read_by(query.bound, plan))
             return self._physical(LogicalQuery(query.bound, plan, named), sink, on_hosts=on_hosts)
-        if not sink.distributes_files:
+        if not sink.leaves_plan:
             return self._physical(query, sink, on_hosts=on_hosts)
         # The sinks for rows leave the plan as it is, so one cached plan serves them all. Others
         # depend on the sink, and run once.
@@ -284,7 +284,7 @@ class QueryPlanner:
             physical = sink.shape(physical)
         stages = split(physical, options.disabled)
         # What other sinks do with a task's rows, users see: files, partitions, calls of a function.
-        has_any_layout = sink is None or sink.distributes_files
+        has_any_layout = sink is None or sink.leaves_plan
         kept = {} if has_any_layout else {stages[-1].index: stages[-1].tasks}
         return QueryPlan(
             bound=bound,

@@ -17,7 +17,7 @@ from minishark.compiler.stages.stage import Stage
 from minishark.events.figures import TaskFigures
 from minishark.events.kinds import StageReused
 from minishark.model.catalog import Table
-from minishark.query.job_builder import Environment, JobBuilder
+from minishark.query.job_builder import Environment, JobBuilder, TaskNames
 from minishark.query.names import KEPT, NoNameError, NotYetError, OutputNames
 from minishark.query.planner import QueryPlan
 from minishark.query.reuse import Reuse
@@ -199,10 +199,23 @@ class ReusedOutputs:
                 shared.append(task)
         return frozenset(shared)
 
-    def names_of(self, submission: Submission) -> dict[int, str]:
-        """The names of the outputs of tasks that are to be computed."""
-        places = ((task, (submission.stage, task)) for task in submission.tasks)
-        return {task: self._named[place] for task, place in places if place in self._named}
+    def names_of(self, submission: Submission) -> dict[int, TaskNames]:
+        """The names of what tasks leave that are to be computed.
+
+        Calls of functions outlive the session with the outputs of others; an output that is a
+        table's, and not kept, is made again of what they returned.
+        """
+        stage = submission.stage
+        makes_calls = self.described(self.names.stages[stage]).function is not None
+        names = {}
+        for task in submission.tasks:
+            output = self._named.get((stage, task), "")
+            calls = ""
+            if makes_calls and self.reuse.shared is not None:
+                calls = output or self._name(stage, task) or ""
+            if output or calls:
+                names[task] = TaskNames(output, calls)
+        return names
 
     def on_shared(self, submission: Submission, event: SharedTask) -> None:
         """Another query has run a task."""

@@ -137,14 +137,19 @@ class CompleteRun(Protocol):
 class Sink(Generic[Result_co]):
     """What a query is run for; by default, its plan stays, and its rows go to the front end."""
 
-    distributes_files = False
-    """Whether queries over named files may be planned over ranges of their rows."""
+    leaves_plan = False
+    """Whether the plan stays as it is, and users don't see which task has put out which rows."""
 
     lossless = False
     """Whether rows keep DuckDB's types, instead of those in which users get results."""
 
     takes_constants = False
     """Whether rows that DuckDB has computed while planning need no task, nor its figures."""
+
+    @property
+    def distributes_files(self) -> bool:
+        """Whether queries over named files may be planned over ranges of their rows."""
+        return self.leaves_plan
 
     def takes_stored(self, *, on_hosts: bool) -> bool:
         """Whether columns of a stored table need no task, nor its figures.
@@ -188,7 +193,7 @@ class CollectRows(Sink[pa.Table]):
     """All rows in the front end, as one Arrow table."""
 
     lossless: bool = False
-    distributes_files = True
+    leaves_plan = True
     needs_tasks = False
 
     def finish(self, run: CompleteRun) -> pa.Table:
@@ -201,7 +206,7 @@ class CollectRows(Sink[pa.Table]):
 class StreamRows(Sink[pa.RecordBatchReader]):
     """Rows as a stream of record batches, which are memory-mapped, not loaded."""
 
-    distributes_files = True
+    leaves_plan = True
     takes_constants = True
     needs_tasks = False
 
@@ -229,7 +234,7 @@ class HandOver(Sink[Result_co]):
 
     take: Callable[[Sequence[FileSlice | pa.Table], Sequence[str]], Result_co]
     take_stored: Callable[[StoredRows], Result_co | None]
-    distributes_files = True
+    leaves_plan = True
     needs_tasks = False
 
     def takes_stored(self, *, on_hosts: bool) -> bool:

@@ -34,7 +34,7 @@ class ApplyPatch(Sink[pa.Table | Stored[Table]]):
     columns: tuple[int, ...]  # the positions of the columns that are set
     many: int  # so many rows, at least
     lossless = True
-    distributes_files = True
+    leaves_plan = True
     needs_tasks = False
 
     def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:

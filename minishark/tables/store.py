@@ -45,6 +45,11 @@ class StoreAsTable(Sink[Table]):
     lossless = True
 
     @property
+    def distributes_files(self) -> bool:
+        """A function takes longer than reading, and is called by all tasks that there may be."""
+        return self.function is not None
+
+    @property
     def needs_tasks(self) -> bool:
         """Functions run in tasks, and so do the sorts that make ranges."""
         return self.function is not None or bool(self.layout.ranges)
@@ -132,7 +137,7 @@ class StoreMany(Sink[pa.Table | Table]):
     table: Table  # to which they will be added
     many: int  # so many rows, at least
     lossless = True
-    distributes_files = True
+    leaves_plan = True
     needs_tasks = False
 
     def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:

@@ -3,7 +3,8 @@
     head: the calls in flight    length, checksum, outcomes    length, checksum, outcomes ...
 
 Each attempt at a task appends to a file of its own, on the disk of its node, and reads those of
-earlier attempts on its host. An outcome counts only for a call with the same number over the same
+earlier attempts on its host; where outputs have names, also those of other queries' tasks that are
+to put out the same. An outcome counts only for a call with the same number over the same
 rows, told by their digest: an attempt may get its rows in another order. A file that can't be
 written, or read, costs calls, never an answer.
 """
@@ -41,6 +42,8 @@ class CallLog:
 
     path: Path | None = None  # this attempt's file; None for none
     earlier: Sequence[Path] = ()  # those of other attempts
+    others: Sequence[Path] = ()  # those of other queries, of whose processes nothing is known
+    outlives: bool = False  # whether the file stays when the task is done
     deaths: list[InFlight] = field(default_factory=list)
     _known: dict[tuple[int, bytes], Any] = field(default_factory=dict)
     _file: BinaryIO | None = None
@@ -53,12 +56,17 @@ class CallLog:
             in_flight, outcomes = read_log(path)
             if in_flight.end:
                 self.deaths.append(in_flight)
-            self._known.update(((number, digest), what) for number, digest, what in outcomes)
+            self._know(outcomes)
+        for path in self.others:
+            self._know(read_log(path)[1])
         if self.path is not None:
             with contextlib.suppress(OSError):
                 self._file = self.path.open("x+b", buffering=0)
                 self._file.write(bytes(_HEAD.size))
                 self._head = mmap.mmap(self._file.fileno(), _HEAD.size)
+
+    def _know(self, outcomes: Iterable[tuple[int, bytes, Any]]) -> None:
+        self._known.update(((number, digest), what) for number, digest, what in outcomes)
 
     @property
     def suspected_to(self) -> int:
@@ -101,11 +109,13 @@ class CallLog:
         self.begin(0, 0, b"")
         self._close()
 
-    def remove(self) -> None:
-        """The task is done: delete all its files."""
+    def done(self) -> None:
+        """The task is done: delete all its files, or the empty ones."""
         self._close()
-        for path in (*self.earlier, *filter(None, (self.path,))):
-            path.unlink(missing_ok=True)
+        for path in (*self.earlier, *self.others, *filter(None, (self.path,))):
+            with contextlib.suppress(OSError):
+                if not self.outlives or path.stat().st_size <= _HEAD.size:
+                    path.unlink()
 
     def _give_up(self) -> None:
         self._close()

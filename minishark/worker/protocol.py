@@ -211,6 +211,8 @@ class TaskPayload(msgspec.Struct, frozen=True, array_like=True):
     reads: dict[str, tuple[bytes, ...]] = {}
     replicas: tuple[str, ...] = ()  # the nodes that get a copy of the output, for PARTITION
     name: str = ""  # that of the output for later queries (`query/names.py`); empty for none
+    # What the logs of its calls are called that outlive the query; empty for none.
+    calls: str = ""
 
 
 class BucketSlice(msgspec.Struct, frozen=True, array_like=True):

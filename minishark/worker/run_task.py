@@ -242,13 +242,21 @@ class TaskRunner:
         return run, run
 
     def _call_log(self, stage: StageTask, task: TaskPayload) -> CallLog:
-        start = f"{stage.prefix}{task.index}-"
-        earlier = self._store.on_disks(stage.folder, f"{start}*{CALLS_ENDING}")
-        own = f"{stage.folder}/{stage.prefix}{attempt_name(task)}{CALLS_ENDING}"
-        try:
-            return CallLog(path=self._store.on_disk(own), earlier=earlier)
-        except OSError:
-            return CallLog(earlier=earlier)
+        folder, start, others = stage.folder, stage.prefix, list[Path]()
+        if task.calls:
+            # An output without a name is gone with its query, what it was made of need not be.
+            folder, start = stage.kept, f"{task.calls}-{stage.folder.replace('/', '_')}-"
+            others = self._store.on_disks(folder, f"{task.calls}-*{CALLS_ENDING}")
+        earlier = self._store.on_disks(folder, f"{start}{task.index}-*{CALLS_ENDING}")
+        log = CallLog(
+            earlier=earlier,
+            others=[path for path in others if path not in earlier],
+            outlives=bool(task.calls) and not task.name,
+        )
+        with contextlib.suppress(OSError):
+            own = f"{folder}/{start}{attempt_name(task)}{CALLS_ENDING}"
+            log.path = self._store.on_disk(own)
+        return log
 
     def _put_out(self, stage: StageTask, task: TaskPayload, rows: Rows) -> TaskOutcome:
         reader = rows.to_arrow_reader(self._outputs.batch_rows)
@@ -575,7 +583,7 @@ class TaskRunner:
 
 def _with_calls(outcome: TaskOutcome, run: CallRun) -> TaskOutcome:
     """The outcome of a task whose calls are done: what they came to is stored."""
-    run.log.remove()
+    run.log.done()
     figures = structs.replace(
         outcome.figures, retried_calls=run.retried, rejected_rows=run.rejected
     )

@@ -442,7 +442,7 @@ def test_what_is_done_is_not_done_again(
     assert list(range(20)) == values(run(rows(20)))
     assert len({*calls}) == len(calls)
     assert 9 == calls[len(before)]
-    run.log.remove()
+    run.log.done()
     assert [] == [*tmp_path.iterdir()]
 
 
@@ -469,7 +469,7 @@ def test_failures_are_kept_as_well(tmp_path: Path) -> None:
     again.open()
     assert (failed, (5,), None) == tuple(again.outcome(i, b"0" * 16) for i in range(3))
     assert [] == again.deaths
-    log.remove()
+    log.done()
 
 
 def test_a_log_may_end_anywhere(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from minishark.cluster.outputs import FOLDER, HeldOutputs, HomeIndex, home_of
+from minishark.cluster.outputs import FOLDER, HeldOutputs, HomeIndex, homes_of
 from minishark.events.figures import TaskFigures
 from minishark.query.reuse import Reuse
 from minishark.worker.protocol import KeptOutput, TaskOutcome
@@ -26,12 +26,13 @@ def output(file: str | None = None, inline: bytes | None = None, size: int = 10)
 def test_names_are_spread_over_homes_and_few_move_with_a_node() -> None:
     """Those of the node that has gone, and no others."""
     names = [f"name-{i}" for i in range(2_000)]
-    before = {name: home_of(name, NODES) for name in names}
-    assert all(count > 300 for count in Counter(before.values()).values())
-    after = {name: home_of(name, NODES[1:]) for name in names}
-    moved = {name for name in names if before[name] != after[name]}
-    assert {name for name in names if before[name] == NODES[0]} == moved
-    assert home_of("name", ()) is None
+    before = {name: homes_of(name, NODES, 2) for name in names}
+    assert all(count > 300 for count in Counter(first for first, _ in before.values()).values())
+    after = {name: homes_of(name, NODES[1:], 1)[0] for name in names}
+    moved = {name for name in names if before[name][0] != after[name]}
+    assert {name for name in names if before[name][0] == NODES[0]} == moved
+    assert all(after[name] == before[name][1] for name in moved)
+    assert homes_of("name", (), 2) == []
 
 
 def test_a_home_is_bounded() -> None:

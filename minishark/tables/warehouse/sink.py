@@ -20,7 +20,7 @@ class WriteTable(Sink[list[Any]]):
     """The rows of a query as data files that no table has yet, as the table's changes take them."""
 
     write: WriteRows
-    distributes_files = True
+    leaves_plan = True
     needs_tasks = False
 
     def options(self, options: PlannerOptions) -> PlannerOptions:
