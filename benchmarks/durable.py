@@ -69,6 +69,7 @@ class DurableOptions(TpchOptions):
     ] = ()
     scale: Annotated[float, described("TPC-H's scale factor")] = 0.1
     kills: Annotated[Count, described("each of another run")] = 50
+    minutes: Annotated[float, described("after which no other run begins")] = math.inf
     seed: int = 1
     boards: Annotated[Count, described("of ten queries each")] = 200
 
@@ -238,7 +239,10 @@ def _killed(options: DurableOptions, kind: str) -> Iterator[dict[str, Any]]:
         return made
 
     run(math.inf)  # Python's caches are filled
+    ends_s = time.monotonic() + 60 * options.minutes
     for number in range(options.kills):
+        if time.monotonic() > ends_s:
+            break
         if number % _PLAIN_EVERY == 0:
             undisturbed = run(math.inf)
             plain.append(undisturbed.spent_s)

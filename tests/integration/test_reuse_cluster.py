@@ -137,6 +137,57 @@ def test_a_program_that_was_killed_goes_on_where_it_was(running: ClusterRecord, 
     assert ["0", "0", "0"] == [line.split()[1] for line in out.splitlines()]
 
 
+_CALLING = """
+import sys, time, minishark
+
+LOG = sys.argv[3]
+
+def slow(rows):
+    time.sleep(0.02)
+    if 50_500 in rows["k"].to_pylist():
+        raise ValueError("a bad row")
+    with open(LOG, "a") as log:
+        log.write(f"{rows['k'][0]}\\n")
+    return rows.select(["k"])
+
+with minishark.connect(sys.argv[1], reuse="cluster", prints=False) as session:
+    rows = session.read.parquet(sys.argv[2])
+    kept = rows.map_batches(slow, "k BIGINT", batch_rows=1_000, on_error="quarantine")
+    print(kept.count(), kept.rejected.count(), kept.rejected.select("error").first()[0])
+"""
+
+
+@pytest.mark.slow
+def test_calls_that_were_made_when_a_program_was_killed_are_not_made_again(
+    running: ClusterRecord, file: Path, tmp_path: Path
+) -> None:
+    """But for one that was being made then; what had failed is in the table of rejected rows."""
+    log = tmp_path / "calls"
+
+    def calls() -> list[str]:
+        return log.read_text().split() if log.exists() else []
+
+    arguments = ("-c", _CALLING, running.address, str(file), str(log))
+    with program(*arguments) as started:
+        deadline = time.monotonic() + 60
+        while len(calls()) < 40 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        started.process.kill()
+        started.process.wait(30)
+    time.sleep(1.0)
+    before = calls()
+    assert 40 <= len(before) < 119
+    with program(*arguments) as again:
+        out, _ = again.process.communicate(timeout=120)
+    assert out.split("\n")[0] == "119000 1000 a bad row"
+    assert {str(number) for number in range(0, ROWS, 1_000)} - {"50000"} == {*calls()}
+    assert len(calls()) <= 119 + 1
+    with program(*arguments) as third:
+        out, _ = third.process.communicate(timeout=120)
+    assert out.split("\n")[0] == "119000 1000 a bad row"
+    assert len(calls()) <= 119 + 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["flipped", "removed"])
 def test_a_damaged_file_is_a_miss_for_other_sessions(
