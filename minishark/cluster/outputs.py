@@ -312,17 +312,23 @@ class SharedOutputs:
                     item = self._queued.get_nowait()
                 except queue.Empty:
                     break
-            self._ask(
-                {
-                    home: wire.KeepOutputs({name: kept[name] for name in names})
-                    for home, names in self._by_home(kept, _HOMES).items()
-                }
-            )
-            services = {node.name: node.service for node in self._nodes()}
-            self._ask(
-                {
-                    services[node]: wire.ReleaseOutputs(self._session, tuple(files))
-                    for node, files in released.items()
-                    if node in services
-                }
-            )
+            self._tell(kept, released)
+
+    def _tell(
+        self, kept: Mapping[str, KeptOutput], released: Mapping[str, Collection[str]]
+    ) -> None:
+        """Tell nodes of outputs that exist, and of files by node that were read."""
+        self._ask(
+            {
+                home: wire.KeepOutputs({name: kept[name] for name in names})
+                for home, names in self._by_home(kept, _HOMES).items()
+            }
+        )
+        services = {node.name: node.service for node in self._nodes()}
+        self._ask(
+            {
+                services[node]: wire.ReleaseOutputs(self._session, tuple(files))
+                for node, files in released.items()
+                if node in services
+            }
+        )

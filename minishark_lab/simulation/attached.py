@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from minishark.cluster.membership import Ask, Make, Members, Node, Remove, RemoveFile
+from minishark.cluster.outputs import SharedOutputs
 from minishark.worker.protocol import StoreLocation
 from minishark_lab.simulation.backend import RECOVERY_S, SimulatedBackend
 from minishark_lab.simulation.disks import Disk, SimulatedStore
 from minishark_lab.simulation.fibers import SimulatedClock
 from minishark_lab.simulation.hosts import Hosts, Service, store_of
+from minishark_lab.simulation.outputs import NodeOutputs, SimulatedOutputs
 from sparrow_core.protocol.ids import NodeName
 
 _ANSWER_S = 0.001
@@ -73,6 +75,8 @@ class SimulatedAttached(Members):
 
     def travel(self, names: Sequence[str]) -> None:
         """Let the time pass that asking these nodes takes."""
+        if not names:
+            return
         answer = all(self._hosts.disks.reachable(self.endpoint, name) for name in names)
         self.clock.sleep(_ANSWER_S if answer else _CALL_S)
 
@@ -92,6 +96,16 @@ class SimulatedAttached(Members):
             if service is not None:
                 service.take(self.store_name, asked.request, self._hosts.world.now)
         return answered
+
+    def outputs_of(self, name: NodeName) -> NodeOutputs | None:
+        """The outputs of a node, if it answers."""
+        if self._hosts.disks.reachable(self.endpoint, name) is None:
+            return None
+        service = self._hosts.services.get(name)
+        return None if service is None else service.outputs
+
+    def shared_outputs(self) -> SharedOutputs:
+        return SimulatedOutputs(self)
 
     def change_own(self, request: Make | Remove | RemoveFile) -> None:
         self.disk.change(request)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from minishark.cluster.outputs import FOLDER
 from minishark.errors import ClusterError, MinisharkError, PartitionsLostError, ResourceError
 from minishark.model.catalog import Table
 from minishark.query.inputs import partition_slices
+from minishark.session.kept_outputs import FOLDER as OWN_FOLDER
 from minishark.tables.cached import CachedTables
 from minishark_lab.simulation.attached import SimulatedAttached
 from minishark_lab.simulation.faults import Faults
@@ -108,6 +110,8 @@ def left_behind(hosts: Hosts) -> Iterator[str]:
     """What is still held anywhere, after all sessions have ended."""
     for name, service in hosts.services.items():
         for kept in (*service.disk.files, *service.disk.folders):
+            if kept == FOLDER or kept.startswith(f"{FOLDER}/"):
+                continue  # these outlive sessions
             yield f"{name} has {kept}"
     for at, machine in hosts.world.machines.items():
         for figure, value in machine.gauges().items():
@@ -120,7 +124,7 @@ def strays(cluster: SimulatedAttached, tables: Iterable[Table], hosts: Hosts) ->
 
     Those that tasks make may be of queries that are over: they go with the session.
     """
-    known = {table.folder for table in tables}
+    known = {table.folder for table in tables} | {cluster.folder(OWN_FOLDER)}
     merging = {folder for folder in cluster.open_folders if folder.rpartition("-")[0] in known}
     for name, service in hosts.services.items():
         for folder in service.disk.folders:

@@ -219,7 +219,9 @@ class SimulatedSlot(Machine[SlotIn | _Step]):
         stage, rows = task.stage, task.rows
         if task.batches is not None:
             return self._put_out(task, pa.Table.from_batches(task.batches))
-        file = f"{stage.folder}/{stage.prefix}{task.payload.index}-{next(self.files)}.arrow"
+        name = task.payload.name
+        into = f"{stage.kept}/{name}-" if name else f"{stage.folder}/{stage.prefix}"
+        file = f"{into}{task.payload.index}-{next(self.files)}.arrow"
         if stage.output is OutputKind.BUCKETS:
             parts = divided(stage.sql, rows, stage.buckets, self.rng)
         elif stage.cuts and rows:
@@ -263,8 +265,12 @@ class SimulatedSlot(Machine[SlotIn | _Step]):
             OutputKind.PIECE: outputs.piece,
             OutputKind.RESULT: outputs.result,
         }[stage.output]
+        payload = task.payload
+        if payload.name:  # there is no real file of which to take a checksum
+            stage = structs.replace(stage, folder=stage.kept, prefix=f"{payload.name}-")
+            payload = structs.replace(payload, name="")
         with rows.to_reader() as reader:
-            task.outcome = put(stage, task.payload, reader)
+            task.outcome = put(stage, payload, reader)
         return True
 
     def _replicate(self, task: _Task) -> bool:

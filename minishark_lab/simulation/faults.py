@@ -8,6 +8,7 @@ from random import Random
 
 from machine_kit.addresses import endpoint_of
 from machine_kit.world import World
+from minishark.cluster.outputs import FOLDER
 from minishark_lab.simulation.disks import File
 from minishark_lab.simulation.hosts import Hosts
 from minishark_lab.simulation.script import Fault
@@ -15,6 +16,7 @@ from sparrow_core.protocol.ids import NodeName
 
 _NODES_MAX = 7
 _LOOK_S = 0.001
+_EVICT_S = 0.05
 _LOST_AT_ONCE = 0.15  # the chance that an output is lost at one of these moments
 
 
@@ -26,6 +28,7 @@ class Faults:
     hosts: Hosts
     fronts: Sequence[str]  # the processes of sessions
     kill_session: Callable[[str], None]  # that of this process
+    restart_session: Callable[[str], None]  # the same, and another one goes on
     injected: int = 0
     spans: list[tuple[str, float, float]] = field(default_factory=list)  # kinds, begins, ends
     lost: set[str] = field(default_factory=set)  # files that vanished from a disk
@@ -99,6 +102,25 @@ class Faults:
         if len(live) > 1:
             self.kill_session(live[target % len(live)])
 
+    def _restart_front(self, target: int, until_s: float) -> None:
+        """A session's process dies, and is started again: it asks the same."""
+        live = [front for front in self.fronts if front in self.hosts.fronts.values()]
+        if live:
+            self.restart_session(live[target % len(live)])
+
+    def _evict(self, target: int, until_s: float) -> None:
+        """A node needs the room of outputs, again and again."""
+        if (node := self._node(target)) is None:
+            return
+        service, rng = self.hosts.services[node], Random(target)
+
+        def look() -> None:
+            service.outputs.held.evict(rng)
+            if self.world.now < until_s:
+                self.world.call(self.world.now + _EVICT_S, look)
+
+        look()
+
     def _stop_scheduler(self, target: int, until_s: float) -> None:
         schedulers = self.hosts.schedulers
         self.world.freeze(endpoint_of(schedulers[target % len(schedulers)]), until_s)
@@ -149,7 +171,7 @@ class Faults:
                 (service.disk.files, name)
                 for service in self.hosts.services.values()
                 for name in service.disk.files
-                if "/queries/" in name
+                if "/queries/" in name or f"{FOLDER}/" in name
             ]
             if outputs and chance.random() < _LOST_AT_ONCE:
                 self._lose(*chance.choice(outputs))

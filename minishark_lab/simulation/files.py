@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import duckdb
+from msgspec import structs
 
 from minishark.errors import DataError
 from minishark.model.predicates import Predicate
@@ -44,11 +45,15 @@ class SharedFiles:
         if path not in self._files:
             raise DataError(f"There is no file {path}.")
         number, rows = self._files[path]
-        return StoredFile(path, _ROW_BYTES * len(rows), str(number))
+        return StoredFile(path, _ROW_BYTES * len(rows), f'"{number}"')  # an ETag
 
     def rows(self, path: str) -> Rows:
         """The rows of the version that is there now."""
         return self._files[path][1]
+
+    def rows_of(self, path: str) -> Rows | None:
+        """The same; None if there is no such file."""
+        return self._files[path][1] if path in self._files else None
 
     def check_unchanged(self, file: StoredFile) -> None:
         """As production's, which looks at a real file."""
@@ -132,6 +137,11 @@ class _Range(FileSplit):
 
     def files(self) -> Sequence[StoredFile]:
         return (self.file,)
+
+    def made_of(self) -> tuple[Sequence[StoredFile], object] | None:
+        # No real file tells its times: as if it were in an object store.
+        file = structs.replace(self.file, path=f"s3://{self.file.path}")
+        return (file,), (self.first, self.last)
 
     def relation(self, paths: Sequence[str]) -> Relation:
         return Relation(f"{paths[0]}[{self.first}:{self.last}]")  # nobody runs it

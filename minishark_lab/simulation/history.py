@@ -53,6 +53,8 @@ from minishark_lab.simulation.work import Rows, rows_of
 
 _STORES = ("store", "create_as", "keep", "refresh")
 _VERBS = ("begin", "commit", "rollback")
+_FRONT, _AGAIN = "front", "r"  # parts of the names of processes; those started again end so
+_RESTARTS_MAX = 2
 _STARTED_S = 0.3
 _HANG_S = 400.0  # from the last fault, and then in which no statement ends, until that is a hang
 _MERGED_S = 5.0  # until what was being merged at the end of the statements has been
@@ -154,7 +156,12 @@ class _User:
         for name in TABLES:
             self.run(write(self._rng, "create", name), "writer")
         self.run(write(self._rng, "keyed", KEYED), "writer")
-        self.run(write(self._rng, "rewrite", FILE), "writer")
+        rows = self.front.file_rows(FILE)
+        if rows is None:
+            self.run(write(self._rng, "rewrite", FILE), "writer")
+        else:  # a process that died has left it
+            self.front.open_file(FILE)
+            self._now(replace(write(self._rng, "rewrite", FILE), rows=tuple(rows)))
         self.run(write(self._rng, "keep", KEPT), "writer")
 
     def work(
@@ -421,15 +428,34 @@ def run_history(script: Script, trace: Trace | None = None) -> Outcome:
         slots=script.slots,
         copy_s=script.copy_s,
     )
-    fronts = [f"front{i}" for i in range(len(script.writers))]
+    fronts = [f"{_FRONT}{i}" for i in range(len(script.writers))]
     users: dict[str, _User] = {}
+
+    def started(at: str, lake: str = "") -> None:
+        process = SimulatedFront(
+            hosts=hosts, fibers=fibers, endpoint=at, reuse=script.reuse, lake=lake
+        )
+        users[at] = _User(process, faults, outcome, f"{at} {script.seed}")
+
+    def restart(at: str) -> None:
+        if at.count(_AGAIN) < _RESTARTS_MAX:
+            before = users.pop(at)
+            before.killed()
+            again = f"{at}{_AGAIN}"
+            fronts.append(again)
+            started(again, before.front.lake)
+            run.start(again)
+
     faults = Faults(
-        world=world, hosts=hosts, fronts=fronts, kill_session=lambda at: users.pop(at).killed()
+        world=world,
+        hosts=hosts,
+        fronts=fronts,
+        kill_session=lambda at: users.pop(at).killed(),
+        restart_session=restart,
     )
     world.run(_STARTED_S)
-    for front in fronts:
-        process = SimulatedFront(hosts=hosts, fibers=fibers, endpoint=front)
-        users[front] = _User(process, faults, outcome, f"{front} {script.seed}")
+    for front in [*fronts]:
+        started(front)
     with contextlib.closing(fibers):
         run = _Run(
             world=world, hosts=hosts, fibers=fibers, faults=faults, users=users, outcome=outcome
@@ -452,6 +478,8 @@ class _Run:
     faults: Faults
     users: dict[str, _User]  # whose sessions live, by their processes
     outcome: Outcome
+    _calm_s: float = 0.0
+    _workers: list[Fiber] = field(default_factory=list)
 
     def run(self) -> None:
         script, world = self.outcome.script, self.world
@@ -459,16 +487,15 @@ class _Run:
         nodes = tuple(self.hosts.nodes)
         mended_s = self.faults.ends_s + 0.01
         world.call(mended_s, lambda: self.faults.mend(nodes))
-        calm_s = mended_s + LASTS_S if script.faults else 0.0
-        workers = []
-        users = self.users.values()
-        parts = zip(users, script.writers, script.readers, script.clerks, strict=True)
-        for user, statements, reads, changes in parts:
-            user.is_calm = lambda: world.now > calm_s
-            workers += [self._worker(user, statements, reads, changes)]
-        if not self._ended(workers, calm_s + _HANG_S):
+        calm_s = self._calm_s = mended_s + LASTS_S if script.faults else 0.0
+        for at in self.users:
+            self.start(at)
+        if not self._ended(self._workers, calm_s + _HANG_S):
             return
         world.run(max(world.now, calm_s) + _MERGED_S)
+        if not self._ended(self._workers, world.now + _HANG_S):  # processes were started again
+            return
+        users = self.users.values()
         for user in users:
             front, tables = user.front, tuple(user.front.tables.catalog)
             self.outcome.misplaced += misplaced(tables, self.hosts, self.faults)
@@ -484,6 +511,14 @@ class _Run:
             world.run(world.now + _LOOK_S)
             left = [*left_behind(self.hosts)]
         self.outcome.leaks += left
+
+    def start(self, at: str) -> None:
+        """Let the sessions of a process work."""
+        script, user = self.outcome.script, self.users[at]
+        number = int(at.rstrip(_AGAIN).removeprefix(_FRONT))
+        user.is_calm = lambda: self.world.now > self._calm_s
+        parts = (each[number] for each in (script.writers, script.readers, script.clerks))
+        self._workers.append(self._worker(user, *parts))
 
     def _worker(
         self,

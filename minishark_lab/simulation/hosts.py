@@ -15,9 +15,11 @@ from machine_kit.addresses import Address, endpoint_of
 from machine_kit.world import World
 from minishark.cluster.membership import Keep, Make, Remove, RemoveFile, Request
 from minishark.cluster.node_service import CUT_OFF_MAX_S, LEASE_S
+from minishark.cluster.outputs import FOLDER
 from minishark.worker.protocol import StoreLocation
 from minishark_lab.simulation.disks import Disk, Disks
 from minishark_lab.simulation.executor import SimulatedSlot
+from minishark_lab.simulation.outputs import NodeOutputs
 from sparrow_core.machines.node_monitor import NodeMonitor
 from sparrow_core.protocol.ids import NodeName
 from sparrow_core.protocol.messages import Drain
@@ -44,6 +46,11 @@ class Service:
     disk: Disk
     drain_until_s: float | None = None
     sessions: dict[str, _Session] = field(default_factory=dict)
+    outputs: NodeOutputs = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.outputs = NodeOutputs.on(self.disk)
+        self.disk.folders[FOLDER] = None
 
     @property
     def is_draining(self) -> bool:
@@ -65,6 +72,7 @@ class Service:
     def end(self, session: str) -> None:
         """Remove the files of a session."""
         self.sessions.pop(session, None)
+        self.outputs.held.end(session)
         self.disk.change(Remove((session,)))
 
 
@@ -145,7 +153,8 @@ class Hosts(SimulatedCluster):
         if world.frozen_until(name) > world.now:
             return
         for folder in service.disk.folders:  # made by late tasks: their sessions get a lease, too
-            service.sessions.setdefault(folder.partition("/")[0], _Session(world.now))
+            if folder != FOLDER:
+                service.sessions.setdefault(folder.partition("/")[0], _Session(world.now))
         for session, known in list(service.sessions.items()):
             if not self._is_alive(session, known, name):
                 service.end(session)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from minishark.compiler.logical.operators import Values
 from minishark.compiler.physical.plan import PhysicalPlan, Spread
@@ -15,7 +15,16 @@ from minishark.compiler.stages.stage import Input, ReadMode, Stage, StageInput, 
 from minishark.model.catalog import Table
 from minishark.model.expressions import Schema
 from minishark.worker.protocol import ScalarFunction
-from minishark_lab.simulation.work import CHANCE, COLUMNS, Rows, coarse, joined, summed, total
+from minishark_lab.simulation.work import (
+    CHANCE,
+    COLUMNS,
+    DRIFT,
+    Rows,
+    coarse,
+    joined,
+    summed,
+    total,
+)
 
 _OWN, _ALL, _BUCKET = ReadMode.OWN, ReadMode.ALL, ReadMode.BUCKET
 # A function that gives other results each time, so that what calls it varies.
@@ -79,10 +88,19 @@ def _deep(table: Table, buckets: int) -> list[Stage]:
     ]
 
 
-def _varying(table: Table, buckets: int) -> list[Stage]:
+class _Drifting(Stage):
+    """A stage that puts out other rows when it runs again, though it calls nothing volatile."""
+
+    varies = True
+
+
+def _varying(table: Table, buckets: int, fragment: str = CHANCE) -> list[Stage]:
     """Rows are divided by chance: who recomputes a part must recompute what has read it."""
+    first = _stage(0, fragment, (_table(table),), len(table.partitions), buckets=buckets)
+    if fragment == DRIFT:
+        first = _Drifting(**{each.name: getattr(first, each.name) for each in fields(first)})
     return [
-        _stage(0, CHANCE, (_table(table),), len(table.partitions), buckets=buckets),
+        first,
         _stage(1, "total", (StageInput("in0", 0, _BUCKET),), buckets),
         _stage(2, "totals", (StageInput("in0", 1, _ALL),), 1),
     ]
@@ -155,6 +173,8 @@ class Query:
                 return _deep(first, self.number)
             case "varying":
                 return _varying(first, self.number)
+            case "drifting":
+                return _varying(first, self.number, DRIFT)
             case "limited":
                 return _limited(first, self.number)
             case "joined":
@@ -180,6 +200,7 @@ _ANSWERS: Mapping[str, Callable[[Sequence[Rows]], Rows]] = {
     "grouped": lambda rows: summed(rows[0]),
     "deep": lambda rows: total(summed(coarse(rows[0]))),
     "varying": lambda rows: total(rows[0]),
+    "drifting": lambda rows: total(rows[0]),
     "joined": lambda rows: summed(joined(rows[0], rows[1])),
     "broadcast": lambda rows: summed(joined(rows[0], rows[1])),
 }

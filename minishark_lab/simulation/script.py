@@ -63,6 +63,7 @@ FAULTS = (
     "join",
     "drift",
 )
+REUSE_FAULTS = ("evict", "evict", "restart_front", "lost_output", "kill_node")
 _MOVING = ("join", "drain", "kill_node")  # after these, replicas move between nodes
 
 
@@ -161,6 +162,7 @@ class Script:
     readers: tuple[tuple[Statement, ...], ...]  # of each process: queries of two other sessions
     clerks: tuple[tuple[Statement, ...], ...]  # of each process: transactions of two further ones
     faults: tuple[Fault, ...]
+    reuse: str = "off"  # who takes outputs of earlier queries
 
     def kept(self, faults: Sequence[int] | None, statements: Sequence[int] | None) -> Script:
         """With these faults and statements only, by number; None keeps all."""
@@ -202,7 +204,7 @@ def script_of(seed: int, statements: int, faults_max: int) -> Script:
     writes = rng.choice((0.05, 0.2, 0.4))  # besides those in bursts
     bursts = sorted(rng.uniform(0.3, horizon_s) for _ in range(rng.randint(0, 3)))
     shares = [(at_s, at_s / horizon_s) for at_s in bursts]
-    return Script(
+    script = Script(
         seed=seed,
         faults=_faults(rng, faults_max, bursts, horizon_s),
         nodes=rng.randint(2, 5),
@@ -220,6 +222,36 @@ def script_of(seed: int, statements: int, faults_max: int) -> Script:
             tuple(_statement(rng, 0.0) for _ in range(statements // 2)) for _ in range(sessions)
         ),
         clerks=tuple(_clerk(rng, statements // 4) for _ in range(sessions)),
+    )
+    return _reusing(script, faults_max, horizon_s)
+
+
+def _reusing(script: Script, faults_max: int, horizon_s: float) -> Script:
+    """Most histories reuse; these have faults of their own, and stages that vary and have names."""
+    rng = Random(f"reuse {script.seed}")
+    reuse = rng.choice(("off", "session", "cluster", "cluster"))
+    if reuse == "off":
+        return script
+    faults = list(script.faults)
+    for _ in range(rng.randint(0, faults_max // 2)):
+        at_s, for_s = rng.uniform(0.3, horizon_s), rng.uniform(0.02, 2.0)
+        faults.append(Fault(at_s, rng.choice(REUSE_FAULTS), rng.randrange(1 << 30), for_s))
+
+    def repeated(statements: Sequence[Statement]) -> tuple[Statement, ...]:
+        """With few different queries, so that some are asked again."""
+        return tuple(
+            replace(each, query=replace(each.query, kind="drifting", number=2))
+            if each.kind == "query" and each.query.kind == "varying"
+            else replace(each, query=replace(each.query, number=2 + each.query.number % 2))
+            for each in statements
+        )
+
+    return replace(
+        script,
+        reuse=reuse,
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
+        writers=tuple(map(repeated, script.writers)),
+        readers=tuple(map(repeated, script.readers)),
     )
 
 

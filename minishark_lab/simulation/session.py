@@ -102,8 +102,18 @@ class _Tables(Tables):
 class SimulatedFront:
     """A process of users: an engine, and the sessions over it."""
 
-    def __init__(self, *, hosts: Hosts, fibers: Fibers, endpoint: str) -> None:
+    def __init__(
+        self,
+        *,
+        hosts: Hosts,
+        fibers: Fibers,
+        endpoint: str,
+        reuse: str = "off",
+        lake: str = "",
+    ) -> None:
+        """Start it; `lake` is the folder of the files that its queries name."""
         self.hosts, self.fibers, self.endpoint = hosts, fibers, endpoint
+        self.lake = lake or endpoint
         self.clock = SimulatedClock(fibers, endpoint)
         self.cluster = SimulatedAttached(hosts, endpoint, self.clock)
         self.engine = Engine(
@@ -112,6 +122,7 @@ class SimulatedFront:
             self._placed,
             Storage(),
             prints=False,
+            reuse=reuse,
             parts=Parts(
                 clock=self.clock, tables=_Tables, sizes=_SIZES, planner=SimulatedSharedPlanner
             ),
@@ -151,10 +162,18 @@ class SimulatedFront:
 
     def write_file(self, name: str, rows: Sequence[Row]) -> None:
         """Write a file, or replace it: nothing is told of that."""
-        files, path = self.hosts.disks.shared, f"{self.endpoint}/{name}"
-        files.put(path, rows)
+        self.hosts.disks.shared.put(f"{self.lake}/{name}", rows)
+        self.open_file(name)
+
+    def file_rows(self, name: str) -> Sequence[Row] | None:
+        """What is in a file now; None if it is not there."""
+        return self.hosts.disks.shared.rows_of(f"{self.lake}/{name}")
+
+    def open_file(self, name: str) -> None:
+        """Have a file that is there."""
         if name not in self.engine.sources:
-            self.engine.sources.add(name, files.source(path, self.clock.sleep))
+            files = self.hosts.disks.shared
+            self.engine.sources.add(name, files.source(f"{self.lake}/{name}", self.clock.sleep))
 
     def keep(self, name: str, query: Query, layout: Layout) -> None:
         """Keep the rows that a query has now, under a name that may be another one's."""

@@ -29,7 +29,8 @@ Rows: TypeAlias = Sequence[Row]
 
 COLUMNS = (Column("k", "BIGINT"), Column("v", "BIGINT"))
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
-CHANCE = "chance"
+CHANCE = "chance"  # a function of users
+DRIFT = "drift"  # as what sums floats: it varies, and calls nothing
 
 
 @cache
@@ -112,6 +113,7 @@ OPERATIONS: dict[str, Callable[[Sequence[Rows], int], Rows]] = {
     "join": lambda inputs, _: summed(joined(inputs[0], inputs[1])),
     "limit": lambda inputs, count: inputs[0][:count],
     CHANCE: lambda inputs, _: inputs[0],
+    DRIFT: lambda inputs, _: inputs[0],
 }
 
 
@@ -125,7 +127,7 @@ def evaluated(fragment: str, inputs: Sequence[Rows]) -> Rows:
 def divided(fragment: str, rows: Rows, buckets: int, rng: Random) -> list[list[Row]]:
     """Rows by bucket: by the hash of the key, or by chance."""
     found: list[list[Row]] = [[] for _ in range(buckets)]
-    by_chance = fragment.startswith(CHANCE)
+    by_chance = fragment.startswith((CHANCE, DRIFT))
     for row in rows:
         found[rng.randrange(buckets) if by_chance else bucket_of(row, buckets)].append(row)
     return found

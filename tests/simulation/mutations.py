@@ -1,4 +1,4 @@
-"""Bugs that somebody could write, in recovery, replication and transactions, to be found.
+"""Bugs that somebody could write, in recovery, replication, transactions and reuse, to be found.
 
 Each function plants one into production code, until its test ends.
 """
@@ -12,7 +12,12 @@ from typing import Any
 
 import pytest
 
+from minishark.cluster.outputs import HeldOutputs
 from minishark.model.catalog import Catalog, Partition, Table
+from minishark.query import names
+from minishark.query.names import Leaves, named
+from minishark.query.reuse import Reuse
+from minishark.query.reused import ReusedOutputs
 from minishark.query.stage_graph import StageGraph
 from minishark.tables import memory_changes, memory_store, memory_transaction
 from minishark.tables import tables as tables_module
@@ -208,6 +213,49 @@ def replaced_rows_stay(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(memory_changes, "without_rows", without_rows)
 
 
+def names_lack_versions_of_tables(patch: pytest.MonkeyPatch) -> None:
+    """What was computed from a table counts for all of its versions."""
+
+    def partition(self: Leaves, table: Table, partition: Partition) -> str:
+        return named("partition", self.token, table.name, str(partition.index))
+
+    patch.setattr(Leaves, "partition", partition)
+
+
+def names_lack_versions_of_files(patch: pytest.MonkeyPatch) -> None:
+    """What was computed from a file counts for whatever is there now."""
+    patch.setattr(names, "_settled", lambda file, now_s: named(file.path))
+
+
+def names_lack_deleted_rows(patch: pytest.MonkeyPatch) -> None:
+    """What was computed from a partition counts after a DELETE."""
+    original = Leaves.partition
+
+    def partition(self: Leaves, table: Table, partition: Partition) -> str:
+        deltas = tuple(dataclasses.replace(each, deleted=b"") for each in partition.deltas)
+        return original(self, table, dataclasses.replace(partition, deleted=b"", deltas=deltas))
+
+    patch.setattr(Leaves, "partition", partition)
+
+
+def runs_of_what_varies_count_as_one(patch: pytest.MonkeyPatch) -> None:
+    """What was computed from one run of a stage that varies is read beside what another put out."""
+    original = ReusedOutputs._note
+
+    def note(
+        self: ReusedOutputs, stage: int, task: int, name: str | None, identity: str | None
+    ) -> None:
+        original(self, stage, task, name, name or identity)
+
+    patch.setattr(ReusedOutputs, "_note", note)
+
+
+def lost_outputs_are_found_again(patch: pytest.MonkeyPatch) -> None:
+    """An output that is gone from its node counts as one that is there."""
+    patch.setattr(Reuse, "lost", lambda self, files: None)
+    patch.setattr(HeldOutputs, "lease", lambda self, session, files: tuple(files))
+
+
 MUTATIONS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     lost_outputs_stay_lost,
     readers_of_varying_stages_stay,
@@ -230,4 +278,9 @@ MUTATIONS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     tables_of_a_rollback_keep_their_files,
     stored_keys_are_not_looked_for,
     replaced_rows_stay,
+    names_lack_versions_of_tables,
+    names_lack_versions_of_files,
+    names_lack_deleted_rows,
+    runs_of_what_varies_count_as_one,
+    lost_outputs_are_found_again,
 )

@@ -1,0 +1,102 @@
+"""Outputs of tasks that belong to simulated nodes: production's homes, holders and askers.
+
+Of a holder, the files are those of its simulated disk; of an asker, messages take simulated time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING
+
+from minishark.cluster import wire
+from minishark.cluster.outputs import FOLDER, HeldOutputs, HomeIndex, SharedOutputs, answered
+from minishark.worker.protocol import KeptOutput
+from minishark_lab.simulation.disks import Disk
+from sparrow_core.protocol.ids import NodeName
+
+if TYPE_CHECKING:
+    from minishark_lab.simulation.attached import SimulatedAttached
+
+_TOLD_S = 0.002  # how long it takes until homes are told, about
+_ENTRIES_MAX = 60  # few, so that homes forget
+
+
+@dataclass(slots=True, kw_only=True)
+class SimulatedHeld(HeldOutputs):
+    """The files of outputs on a simulated disk."""
+
+    disk: Disk
+
+    def _touch(self, file: str) -> bool:
+        return file in self.disk.files
+
+    def evict(self, rng: Random) -> None:
+        """Tables need room: some of the files go that nobody reads."""
+        leased = self.leased
+        for file in [file for file in self.disk.files if file.startswith(f"{FOLDER}/")]:
+            if file.rpartition("/")[2] not in leased and rng.random() < 0.5:
+                del self.disk.files[file]
+
+
+@dataclass(slots=True)
+class NodeOutputs:
+    """What a node knows of outputs, and holds of them."""
+
+    held: SimulatedHeld
+    home: HomeIndex = field(default_factory=lambda: HomeIndex(entries_max=_ENTRIES_MAX))
+
+    @classmethod
+    def on(cls, disk: Disk) -> NodeOutputs:
+        """Those of a node with this disk."""
+        return cls(SimulatedHeld(roots=(), limit_bytes=0, disk=disk))
+
+    def answered(self, request: wire.Request) -> wire.Reply | None:
+        """A reply to a request about outputs."""
+        return answered(request, self.home, self.held)
+
+
+class SimulatedOutputs(SharedOutputs):
+    """The outputs of all nodes, as one session finds and keeps them."""
+
+    def __init__(self, cluster: SimulatedAttached) -> None:
+        self._session = cluster.store_name
+        self._cluster = cluster
+        self._nodes = lambda: [node.at for node in cluster.told() if not node.is_draining]
+
+    def keep(self, outputs: Mapping[str, KeptOutput]) -> None:
+        self._soon(outputs, {})
+
+    def release(self, outputs: Iterable[KeptOutput]) -> None:
+        by_node: dict[str, list[str]] = {}
+        for output in outputs:
+            if output.outcome.file is not None:
+                by_node.setdefault(output.node, []).append(output.outcome.file)
+        self._soon({}, by_node)
+
+    def close(self) -> None:
+        """What is on its way arrives, or does not."""
+
+    def _soon(
+        self, kept: Mapping[str, KeptOutput], released: Mapping[str, Collection[str]]
+    ) -> None:
+        clock = self._cluster.clock
+
+        def tell() -> None:
+            clock.sleep(_TOLD_S)
+            self._tell(kept, released)
+
+        clock.thread(tell, "outputs")
+
+    def _ask(self, requests: Mapping[str, wire.Request]) -> Collection[wire.Reply]:
+        if not requests:
+            return ()
+        self._cluster.travel([*requests])
+        replies = []
+        for name, request in requests.items():
+            outputs = self._cluster.outputs_of(NodeName(name))
+            reply = None if outputs is None else outputs.answered(request)
+            if reply is not None:
+                replies.append(reply)
+        return replies
