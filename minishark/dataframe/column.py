@@ -699,7 +699,7 @@ class SessionWindow(Column):
 
 
 def _called(columns: Sequence[Column], names: Sequence[str]) -> tuple[Column, ...]:
-    return tuple(replace(each, name=name) for each, name in zip(columns, names, strict=True))
+    return tuple(replace(column_, name=name) for column_, name in zip(columns, names, strict=True))
 
 
 def generator(
@@ -787,7 +787,7 @@ def row_number() -> Column:
 def with_row_numbers(column: Column, number: Column) -> Column:
     """An expression with a column in place of the number of the row; unchanged without that."""
     pieces = tuple(
-        piece for each in column.pieces for piece in _with_row_number(each, number)
+        piece for whole in column.pieces for piece in _with_row_number(whole, number)
     )  # fmt: skip
     same = len(pieces) == len(column.pieces) and all(map(operator.is_, pieces, column.pieces))
     return column if same else replace(column, pieces=pieces)

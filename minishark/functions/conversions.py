@@ -139,8 +139,8 @@ def _reversed(item: Column, type_: str) -> Column:
 def concat(*cols: Any) -> Column:
     """Texts or lists concatenated; NULL if one of them is (DuckDB's concat skips NULLs)."""
     made = column_or_name(cols[0])
-    for each in cols[1:]:
-        made = infix(made, "||", column_or_name(each))
+    for col in cols[1:]:
+        made = infix(made, "||", column_or_name(col))
     return made
 
 
@@ -453,11 +453,11 @@ def from_json(col: Any, schema: Any, options: Any = None) -> Column:
     """
     no_options("from_json", options)
     text = column_or_name(col)
-    wanted = literal_text(schema) if isinstance(schema, Column) else schema
-    whole = _type_without_fields(wanted)
+    declared = literal_text(schema) if isinstance(schema, Column) else schema
+    whole = _type_without_fields(declared)
     if whole is not None:
         return text.try_cast("JSON").try_cast(whole)
-    fields = {name: json_structure(type_) for name, type_ in declared_columns(wanted)}
+    fields = {name: json_structure(type_) for name, type_ in declared_columns(declared)}
     parsed = case(call("json_valid", text), text).when(text.is_not_null(), "{}")
     return call("json_transform", parsed, json.dumps(fields))
 
@@ -534,15 +534,15 @@ def from_csv(col: Any, schema: Any, options: Any = None) -> Column:
     chosen = dict(options or {})
     separator = chosen.pop("sep", chosen.pop("delimiter", ","))
     no_options("from_csv", chosen)
-    wanted = literal_text(schema) if isinstance(schema, Column) else schema
+    declared = literal_text(schema) if isinstance(schema, Column) else schema
     parts = call("string_split", column_or_name(col), separator)
     fields = [
         Column((*parts.pieces, f"[{number}]"), level=Level.ATOM, kind=parts.kind)
-        for number, _ in enumerate(declared_columns(wanted), 1)
+        for number, _ in enumerate(declared_columns(declared), 1)
     ]
     typed = [
         call("nullif", field, "").try_cast(type_).alias(name)
-        for field, (name, type_) in zip(fields, declared_columns(wanted), strict=True)
+        for field, (name, type_) in zip(fields, declared_columns(declared), strict=True)
     ]
     return case(column_or_name(col).is_not_null(), struct(*typed))
 

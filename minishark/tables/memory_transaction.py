@@ -153,12 +153,12 @@ class MemoryTransaction:
         """Publish all changes: the new versions with those before, and tables that are new."""
         versions = list[tuple[Table, Table]]()
         created, dropped = list[Table](), list[Table]()
-        for name, each in self._changed.items():
-            before = self._before(name, each)
-            if before is not None and each.is_version:
-                versions.append((before, self._after(before, each)))
+        for name, changed in self._changed.items():
+            before = self._before(name, changed)
+            if before is not None and changed.is_version:
+                versions.append((before, self._after(before, changed)))
                 continue
-            created += [] if each.now is None else [each.now]
+            created += [] if changed.now is None else [changed.now]
             dropped += [] if before is None else [before]
         for view in self._defined:
             if self.context.scratch.defined_by(view.name) != view.before:
@@ -188,8 +188,8 @@ class MemoryTransaction:
             return changed.now
         assert changed.added is not None, "it would be a conflict"
         new = before
-        for each in changed.added:
-            new = with_rows(self.context.tables, new, each)
+        for rows in changed.added:
+            new = with_rows(self.context.tables, new, rows)
         self._written.update(changed_files(new, before))
         return new
 

@@ -258,7 +258,7 @@ class ScratchDatabase:
             if view:  # what was to be made of it before is made no more
                 self._unregister(view)
                 views = self._views if own else self._shared.views
-                waiting[:] = [each for each in waiting if each != views.get(view.lower())]
+                waiting[:] = [defined for defined in waiting if defined != views.get(view.lower())]
                 views[view.lower()] = sql
             if view and drops:
                 self._defined(sql)  # now, or it would drop one that is created later
@@ -337,8 +337,8 @@ class ScratchDatabase:
                 with self._temporary_noted() if self.temporary else contextlib.nullcontext():
                     answer = self._answer(sql)
             except MinisharkError:
-                for each in taken:  # nothing has changed: the cluster's are theirs again
-                    self._run(f"DROP TABLE {_CLUSTERS}{quote(each)}")
+                for copied in taken:  # nothing has changed: the cluster's are theirs again
+                    self._run(f"DROP TABLE {_CLUSTERS}{quote(copied)}")
                 raise
             after = self._tables()
             for table in after:
@@ -854,10 +854,10 @@ class ScratchDatabase:
 
     def _shown(self, names: Iterable[str]) -> list[str]:
         """The cluster's tables among the names that are visible here as views."""
-        wanted = {name.lower() for name in names}
+        asked = {name.lower() for name in names}
         rows = self._con.execute("SELECT view_name FROM duckdb_views() WHERE temporary").fetchall()
         own = self._tables()
-        return [name for (name,) in rows if name.lower() in wanted and name.lower() not in own]
+        return [name for (name,) in rows if name.lower() in asked and name.lower() not in own]
 
     def _take_numbered(self, names: Sequence[str]) -> None:
         """Copy tables whose row ids are asked for, which views do not have; they stay the same."""
@@ -992,5 +992,5 @@ def _translated(error: duckdb.Error) -> Exception:
 def _is_same(column: str) -> str:
     """Whether a column has the very same value in rows `t` and `s`, whatever a collation says."""
     one, other = f"t.{quote(column)}", f"s.{quote(column)}"
-    shown = (f"encode({each}::VARCHAR)" for each in (one, other))
+    shown = (f"encode({value}::VARCHAR)" for value in (one, other))
     return f"{one} IS NOT DISTINCT FROM {other} AND {' IS NOT DISTINCT FROM '.join(shown)}"
