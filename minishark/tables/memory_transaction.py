@@ -9,8 +9,8 @@ a table: these are added to the version of the other session.
 Three places know what a transaction has done: the view of the catalog that its statements read, the
 session's connection to the planning database, and, for views, that to the scratch database.
 
-Rows that `persist` keeps are read as they are. A table that was lost with its nodes and loaded again
-from its source has the same rows in another place: the transaction goes on there.
+Rows that `persist` keeps are read as they are. A table that was lost with its nodes and loaded
+again from its source has the same rows in another place: the transaction goes on there.
 """
 
 from __future__ import annotations
