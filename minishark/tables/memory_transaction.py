@@ -9,7 +9,8 @@ a table: these are added to the version of the other session.
 Three places know what a transaction has done: the view of the catalog that its statements read, the
 session's connection to the planning database, and, for views, that to the scratch database.
 
-Tables that were created since it began are read as they are, as are rows that `persist` keeps.
+Rows that `persist` keeps are read as they are. A table that was lost with its nodes and loaded
+again from its source has the same rows in another place: the transaction goes on there.
 """
 
 from __future__ import annotations
@@ -120,6 +121,23 @@ class MemoryTransaction:
         changed.now = changed.added = None
         self.view.decide(name, None)
         self.context.planning.drop_uncommitted(name)
+
+    def follow(self, name: str) -> None:
+        """Read a table that was lost, and loaded again, where it is now.
+
+        Raises:
+            ConflictError: the rows are not those that the transaction has read.
+        """
+        began, current = self.view.find(name), self.context.tables.catalog.find(name)
+        if began is None or current is None or current.same_rows(began):
+            return
+        content = self.context.tables.content
+        if name.lower() in self._changed or content(current) != content(began):
+            raise ConflictError(
+                f"Table {name} was lost with its nodes, and not all that the transaction has read "
+                "of it is there again. Run the transaction again."
+            )
+        self.view.add(current)
 
     def _named(self, name: str) -> _Changed:
         before = self.view.find(name)
@@ -239,7 +257,7 @@ def begin(context: StoreContext) -> MemoryTransaction:
     with context.up_to_date():
         tables.cluster.make_folder(folder)
         now = [table for table in tables.catalog.at_once() if table.name not in context.cached]
-        view = CatalogView(tables.catalog, now)
+        view = CatalogView(tables.catalog, now, shows=context.cached.__contains__)
         context.scratch.begin()
         return MemoryTransaction(context=context, view=view, folder=folder)
 

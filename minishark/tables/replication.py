@@ -96,6 +96,7 @@ class Replicator:
     # Called when locations of a partition change: table, index, new nodes, former nodes. Returns
     # whether they did: not if the table has changed meanwhile.
     moved: Callable[[Table, int, Sequence[str], Sequence[str]], bool]
+    dropped: Callable[[str], None]  # called when a file was copied into a dropped table's folder
     clock: Clock = SYSTEM_CLOCK
     _drains: DrainTracker = field(default_factory=DrainTracker)
     _stopped: bool = False
@@ -191,7 +192,7 @@ class Replicator:
             for file in partition.files:
                 self._drains.give_up(file, copy.target, self.cluster.open_folders)
         else:  # the table was dropped: copying has made its folder again
-            self.cluster.remove_folder(copy.table.folder)
+            self.dropped(copy.table.folder)
 
 
 def readable(cluster: Files) -> frozenset[str]:

@@ -238,13 +238,19 @@ class Tables:
         self._origins.pop(folder, None)
         self._same_as.pop(folder, None)
         self.deltas.forget(folder)
+        if readers := self._transactions():
+            self._forgotten[folder] = readers
         self._homes.pop(folder, None)
         self._drop_numbered(folder)
         self._emptied.pop(folder, None)
-        readers = self._transactions()
-        if readers:  # they go on reading the tables that there were when they began
-            self._forgotten[folder] = readers
-        else:
+        self.remove_if_dropped(folder)
+
+    def remove_if_dropped(self, folder: str) -> None:
+        """Remove the folder of a table that was dropped, unless a transaction may read it.
+
+        Called when something has been written there, too, which makes the folder again.
+        """
+        if folder not in self._homes and folder not in self._forgotten:
             self.cluster.remove_folder(folder)
 
     def _transactions(self) -> frozenset[str]:
@@ -429,8 +435,7 @@ class Tables:
         try:
             yield
         finally:
-            if table.folder not in self._homes:
-                self.cluster.remove_folder(table.folder)
+            self.remove_if_dropped(table.folder)
 
     @contextlib.contextmanager
     def numbered(self, table: Table, *, is_alone: bool = False) -> Iterator[Table]:
@@ -499,6 +504,7 @@ class Tables:
             tables=lambda: tuple(self.catalog),
             homes=lambda table: self._homes.get(table.folder, {}),
             moved=self._moved,
+            dropped=self.remove_if_dropped,
             clock=self.clock,
         )
 
