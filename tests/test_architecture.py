@@ -82,6 +82,7 @@ KIT_LAYERS = (
 # minishark_lab's layers, low to high.
 LAB_LAYERS = (
     "tpch_data",
+    "models",
     "harness",
     "sparrow",
     "canary",

@@ -258,14 +258,15 @@ class CatalogView(Catalog):
         seen: Catalog,
         tables: Iterable[Table] = (),
         *,
-        sees: Callable[[str], bool] = lambda _: True,
+        shows: Callable[[str], bool] = lambda _: True,
     ) -> None:
         """The catalog that is seen but for these tables, as it is whenever it is asked.
 
-        It `sees` the further tables of these names.
+        `shows` says of the names of its other tables which ones are there.
         """
         super().__init__(tables)
-        self._seen, self._sees = seen, sees
+        self._seen = seen
+        self._shows = shows
         # Of names in lower case: whether there is a table, whatever the catalog that is seen has.
         self._decided: Mapping[str, bool] = {}
 
@@ -277,11 +278,11 @@ class CatalogView(Catalog):
     def find(self, name: str) -> Table | None:
         if not self._decided.get(name.lower(), True):
             return None
-        return super().find(name) or (self._seen.find(name) if self._sees(name) else None)
+        return super().find(name) or (self._seen.find(name) if self._shows(name) else None)
 
     def at_once(self) -> Catalog:
         """The tables as they are now, whatever becomes of them."""
-        now = CatalogView(self._seen.at_once(), super().__iter__(), sees=self._sees)
+        now = CatalogView(self._seen.at_once(), super().__iter__(), shows=self._shows)
         now._decided = self._decided
         return now
 

@@ -340,15 +340,15 @@ class MemoryStore(TableStore):
             exists_ok = isinstance(statement, CreateTable) and statement.table.exists_ok
             if exists_ok and (target.name in context.catalog or planning.has_view(target.name)):
                 return written.answer
-            if any(each.definition is None for each in written.changed):
+            if any(changed.definition is None for changed in written.changed):
                 raise UnsupportedError(NOT_IN_TRANSACTION)
-            for each in written.changed:
-                self._check_free(each.name, target)
+            for changed in written.changed:
+                self._check_free(changed.name, target)
             for name in written.gone:
                 open_.drop(name)
-            for each in written.changed:
+            for changed in written.changed:
                 with context.tables.folder() as folder:
-                    open_.put(built(context.tables, each, folder))
+                    open_.put(built(context.tables, changed, folder))
         return written.answer
 
     def _check_free(self, name: str, target: Target) -> None:

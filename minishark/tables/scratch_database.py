@@ -263,7 +263,7 @@ class ScratchDatabase:
                 self._shared.has_own = True
             if view:  # what was to be made of it before is made no more
                 self._unregister(view)
-                waiting[:] = [each for each in waiting if each != views.get(view.lower())]
+                waiting[:] = [defined for defined in waiting if defined != views.get(view.lower())]
                 views[view.lower()] = sql
             if alone:
                 return
@@ -363,8 +363,8 @@ class ScratchDatabase:
                 with noted, self._types_of_users():
                     answer = self._answer(sql)
             except MinisharkError:
-                for each in taken:  # nothing has changed: the cluster's are theirs again
-                    self._run(f"DROP TABLE {_CLUSTERS}{quote(each)}")
+                for copied in taken:  # nothing has changed: the cluster's are theirs again
+                    self._run(f"DROP TABLE {_CLUSTERS}{quote(copied)}")
                 raise
             after = self._tables()
             for table in after:
@@ -481,10 +481,10 @@ class ScratchDatabase:
         if not self._shared.has_own:
             return False
         with self._lock, self._shared.lock:
-            found = self._described(name)
-            if found is None:
+            described = self._described(name)
+            if described is None:
                 return False
-            return name.lower() not in self._shared.changed or not found.is_only_rows
+            return name.lower() not in self._shared.changed or not described.is_only_rows
 
     def _described(self, name: str) -> _Described | None:
         """A table; None if it is not here."""
@@ -501,23 +501,27 @@ class ScratchDatabase:
             "SELECT column_index - 1, column_name, column_default, comment FROM duckdb_columns() "
             f"WHERE {named} AND (column_default IS NOT NULL OR comment IS NOT NULL)"
         )
-        found = self._run(
+        constraint_rows = self._run(
             "SELECT constraint_type, constraint_column_names, expression FROM duckdb_constraints() "
             f"WHERE {named} UNION ALL SELECT 'REFERENCE', [], '' FROM duckdb_constraints() "
             f"WHERE {self._ours} AND lower(referenced_table) = {quote_text(key)}"
         )
-        keys = tuple(tuple(names) for kind, names, _ in found if kind in ("PRIMARY KEY", "UNIQUE"))
-        filled = (quote(names[0]) for kind, names, _ in found if kind == "NOT NULL")
+        keys = tuple(
+            tuple(names) for kind, names, _ in constraint_rows if kind in ("PRIMARY KEY", "UNIQUE")
+        )
+        filled = (quote(names[0]) for kind, names, _ in constraint_rows if kind == "NOT NULL")
         constraints = Constraints(
             {place: default for place, _, default, _ in columns if default is not None},
             (
                 *(f"{column} IS NOT NULL" for column in filled),
-                *(f"({text}) IS NOT FALSE" for kind, _, text in found if kind == "CHECK"),
+                *(f"({text}) IS NOT FALSE" for kind, _, text in constraint_rows if kind == "CHECK"),
             ),
             keys,
         )
         stays = key in self._shared.own or key in self._shared.numbered
-        sees_more = indexes != len(keys) or any(kind == "REFERENCE" for kind, _, _ in found)
+        sees_more = indexes != len(keys) or any(
+            kind == "REFERENCE" for kind, _, _ in constraint_rows
+        )
         return _Described(
             place=f"{quote(database)}.main.{quote(name)}",
             has_collations=any(token.word == "COLLATE" for token in sql_tokens(sql)),
@@ -632,8 +636,8 @@ class ScratchDatabase:
             if mentioned(sql, _ROW_NUMBER):
                 self._take_numbered(mentioned(sql, names))
             if mentioned(sql, ("describe", "desc")):  # views have no keys
-                found = (self._stored(name) for name in mentioned(sql, names))
-                self._take(t.name for t in found if t is not None and t.constraints.keys)
+                stored = (self._stored(name) for name in mentioned(sql, names))
+                self._take(t.name for t in stored if t is not None and t.constraints.keys)
             return self._answer(sql)
 
     def catalog(self, sql: str, hidden: tuple[str, ...], search: str = "") -> pa.Table:
@@ -711,19 +715,19 @@ class ScratchDatabase:
 
     def _changed(self, name: str, number: int) -> ScratchTable:
         """A table that is here."""
-        found = self._described(name)
-        assert found is not None, "it is here"
-        rows = self._stored_as(found)
-        definition = found.definition if rows is not None and found.is_only_rows else None
-        return ScratchTable(name, number, rows, definition, found.constraints)
+        described = self._described(name)
+        assert described is not None, "it is here"
+        rows = self._stored_as(described)
+        definition = described.definition if rows is not None and described.is_only_rows else None
+        return ScratchTable(name, number, rows, definition, described.constraints)
 
     def commented(self, sql: str, shell: Shell) -> str:
         """What makes an empty table like another one, after a COMMENT on it or its columns."""
         with self._made(shell):
             self._run(self._found(sql))
-            found = self._described(shell.name)
-            assert found is not None, "it was made just now"
-            return found.definition
+            described = self._described(shell.name)
+            assert described is not None, "it was made just now"
+            return described.definition
 
     def loaded(self, table: ScratchTable) -> None:
         """`table` was loaded, or stays here; if it has changed again since, it is still to load."""
@@ -762,9 +766,9 @@ class ScratchDatabase:
             self._unregister(name)
             if not self._shared.has_own or name.lower() not in self._tables():
                 return False
-            found = self._described(name)
-            assert found is not None, "it is one of the tables"
-            self._run(f"DROP TABLE {found.place}")
+            described = self._described(name)
+            assert described is not None, "it is one of the tables"
+            self._run(f"DROP TABLE {described.place}")
             return True
 
     def _tables(self) -> list[str]:
@@ -811,12 +815,12 @@ class ScratchDatabase:
         """The tables of another current schema that a statement names: they hide the cluster's."""
         if not self.is_elsewhere:
             return frozenset()
-        found = self._run(
+        tables = self._run(
             "SELECT lower(table_name) FROM information_schema.tables "
             "WHERE table_catalog = current_database() AND table_schema = current_schema()"
         )
         named, names = [name.key for name in names_in(sql_tokens(sql))], set()
-        for (name,) in found:
+        for (name,) in tables:
             if not any(key[0] == name for key in named):
                 continue
             if any(("main", name) in itertools.pairwise(key) for key in named):
@@ -860,8 +864,8 @@ class ScratchDatabase:
 
     def _definition(self, name: str) -> str:
         """How a table in the cluster is created; empty if columns tell all."""
-        found = self._stored(name)
-        return found.definition if found is not None else ""
+        stored = self._stored(name)
+        return stored.definition if stored is not None else ""
 
     def _read_by(self, sql: str, names: list[str]) -> list[str]:
         """Those of the tables that a statement may read: by name, a view or macro, or as text."""
@@ -907,10 +911,10 @@ class ScratchDatabase:
 
     def _shown(self, names: Iterable[str]) -> list[str]:
         """The cluster's tables among the names that are visible here as views."""
-        wanted = {name.lower() for name in names}
+        asked = {name.lower() for name in names}
         rows = self._con.execute("SELECT view_name FROM duckdb_views() WHERE temporary").fetchall()
         own = self._tables()
-        return [name for (name,) in rows if name.lower() in wanted and name.lower() not in own]
+        return [name for (name,) in rows if name.lower() in asked and name.lower() not in own]
 
     def _take_numbered(self, names: Sequence[str]) -> None:
         """Copy tables whose row ids are asked for, which views do not have; they stay the same."""
@@ -1061,5 +1065,5 @@ def _translated(error: duckdb.Error) -> Exception:
 def _is_same(column: str) -> str:
     """Whether a column has the very same value in rows `t` and `s`, whatever a collation says."""
     one, other = f"t.{quote(column)}", f"s.{quote(column)}"
-    shown = (f"encode({each}::VARCHAR)" for each in (one, other))
+    shown = (f"encode({value}::VARCHAR)" for value in (one, other))
     return f"{one} IS NOT DISTINCT FROM {other} AND {' IS NOT DISTINCT FROM '.join(shown)}"

@@ -153,4 +153,4 @@ def test_a_view_of_a_catalog() -> None:
     assert [other] == [*view] == [*now]
     catalog.add(replace(one, name="u"))
     assert (["u", "t"], ["t"]) == (view.loaded, now.loaded)
-    assert [] == CatalogView(catalog, sees=lambda name: name != "u").loaded
+    assert [] == CatalogView(catalog, shows=lambda name: name != "u").loaded
