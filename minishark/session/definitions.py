@@ -7,8 +7,7 @@ and the environment that travels to executors with each stage.
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,9 +42,9 @@ from minishark.worker.protocol import ScalarFunction
 from minishark.worker.scalars import CurrentTask, callable_of, create_function, uncalled
 
 # What DuckDB says of a name that there is already, or that is another kind of thing's.
-_TAKEN = re.compile("already exists|Existing object")
+_TAKEN = ("already exists", "Existing object")
 # What it says of a setting that no connection has for itself.
-_GLOBAL = re.compile("cannot be set locally|only be set globally")
+_GLOBAL = ("cannot be set locally", "only be set globally")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +97,7 @@ class Definitions:
                 scope.planning.define(sql, own=own)
             except QueryError as error:
                 # It may name what only the scratch database has: then it is defined there only.
-                if not scope.scratch.has_own or _TAKEN.search(str(error)):
+                if not scope.scratch.has_own or _says(error, _TAKEN):
                     raise
                 self._define_alone(sql, own=own, view=view)
                 return
@@ -163,7 +162,7 @@ class Definitions:
             try:
                 self.scope.change_setting(local)
             except QueryError as error:
-                if self.scope.is_apart or not _GLOBAL.search(str(error)):
+                if self.scope.is_apart or not _says(error, _GLOBAL):
                     raise
                 self._set_for_all(sql)
 
@@ -248,3 +247,7 @@ class Definitions:
         engine.set_functions({n: f for n, f in engine.planner.functions.items() if n != name})
         for database in (engine.planning, engine.scratch):
             database.change(lambda con: con.remove_function(name))
+
+
+def _says(error: QueryError, phrases: Sequence[str]) -> bool:
+    return any(phrase in str(error) for phrase in phrases)
