@@ -362,8 +362,8 @@ class Cursor:
 
 
 def _precision(type_: str) -> tuple[int | None, int | None]:
-    found = re.fullmatch(r"DECIMAL\((\d+),\s*(\d+)\)", type_)
-    return (int(found[1]), int(found[2])) if found else (None, None)
+    decimal = re.fullmatch(r"DECIMAL\((\d+),\s*(\d+)\)", type_)
+    return (int(decimal[1]), int(decimal[2])) if decimal else (None, None)
 
 
 @contextmanager

@@ -169,10 +169,10 @@ class SqlMagics(Magics):
 
     def _session(self, name: str | None) -> Session:
         if name is not None:
-            found = self._variable(name)
-            if not isinstance(found, Session):
+            variable = self._variable(name)
+            if not isinstance(variable, Session):
                 raise UsageError(f"The variable {name} is not a minishark session.")
-            return found
+            return variable
         names = [
             name
             for name, value in self.shell.user_ns.items()
@@ -196,11 +196,11 @@ def _split_options(line: str) -> tuple[dict[str, str], str]:
     """Parse the options at the start of a line; returns them and the rest."""
     options: dict[str, str] = {}
     position = 0
-    while found := _OPTION.match(line, position):
-        if found[1] not in _OPTIONS:
-            raise UsageError(f"Unknown option --{found[1]}: use --out, --params or --session.")
-        options[_OPTIONS[found[1]]] = found[2]
-        position = found.end()
+    while option := _OPTION.match(line, position):
+        if option[1] not in _OPTIONS:
+            raise UsageError(f"Unknown option --{option[1]}: use --out, --params or --session.")
+        options[_OPTIONS[option[1]]] = option[2]
+        position = option.end()
     return options, line[position:].strip()
 
 

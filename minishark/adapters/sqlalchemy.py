@@ -146,7 +146,7 @@ class _JsonPath(_JsonPart, types.JSON.JSONPathType):
 
 def _json_path(value: Any) -> str:
     parts = value if isinstance(value, list | tuple) else (value,)
-    return "$" + "".join(f"[{each}]" if isinstance(each, int) else f'."{each}"' for each in parts)
+    return "$" + "".join(f"[{part}]" if isinstance(part, int) else f'."{part}"' for part in parts)
 
 
 class _Compiler(compiler.SQLCompiler):
@@ -157,10 +157,10 @@ class _Compiler(compiler.SQLCompiler):
         affinity = binary.type._type_affinity  # noqa: SLF001 - SQLAlchemy's dialects do
         if affinity is types.JSON:
             return f"json_extract({left}, {right})"
-        found = f"json_extract_string({left}, {right})"
+        extracted = f"json_extract_string({left}, {right})"
         if affinity is types.String:
-            return found
-        return f"CAST({found} AS {self.dialect.type_compiler_instance.process(binary.type)})"
+            return extracted
+        return f"CAST({extracted} AS {self.dialect.type_compiler_instance.process(binary.type)})"
 
     def visit_json_path_getitem_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
         return self.visit_json_getitem_op_binary(binary, operator, **kw)
@@ -255,8 +255,8 @@ class _DDLCompiler(compiler.DDLCompiler):
     def get_column_default_string(self, column: Any) -> str | None:
         if _counts(column):
             return f"nextval({quote_text(self._sequence(column))})"
-        found: str | None = super().get_column_default_string(column)
-        return found
+        text_of_default: str | None = super().get_column_default_string(column)
+        return text_of_default
 
     def _kind(self, create: Any) -> str:
         words = {str(word).upper() for word in create.element._prefixes}  # noqa: SLF001 - the same
@@ -489,8 +489,8 @@ class MinisharkDialect(default.DefaultDialect):
         return isinstance(e, dbapi.InterfaceError) and "closed" in str(e)
 
     def _get_server_version_info(self, connection: Any) -> tuple[int, ...]:
-        found = re.findall(r"\d+", str(connection.scalar(text("SELECT version()"))))
-        return tuple(int(part) for part in found[:3])
+        numbers = re.findall(r"\d+", str(connection.scalar(text("SELECT version()"))))
+        return tuple(int(part) for part in numbers[:3])
 
     def _get_default_schema_name(self, connection: Any) -> str:
         return str(connection.scalar(text("SELECT current_schema()")))
@@ -568,8 +568,10 @@ class MinisharkDialect(default.DefaultDialect):
             f"FROM duckdb_columns() WHERE {_WITHIN_OR_TEMPORARY} AND table_name = :table "
             "ORDER BY column_index"
         )
-        found: Rows[Any] = connection.execute(text(query), {"schema": schema, "table": table}).all()
-        return found
+        columns: Rows[Any] = connection.execute(
+            text(query), {"schema": schema, "table": table}
+        ).all()
+        return columns
 
     @reflection.cache
     def get_columns(
@@ -602,10 +604,10 @@ class MinisharkDialect(default.DefaultDialect):
             f"referenced_column_names FROM duckdb_constraints() WHERE {_WITHIN_OR_TEMPORARY} "
             "AND table_name = :table AND constraint_type = :kind ORDER BY constraint_index"
         )
-        found: Rows[Any] = connection.execute(
+        constraints: Rows[Any] = connection.execute(
             text(query), {"schema": schema, "table": table, "kind": kind}
         ).all()
-        return found
+        return constraints
 
     def get_pk_constraint(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
@@ -674,10 +676,10 @@ class MinisharkDialect(default.DefaultDialect):
     ) -> str:
         """The view's CREATE VIEW."""
         query = f"SELECT sql FROM duckdb_views() WHERE {_WITHIN_OR_TEMPORARY} AND view_name = :view"
-        found = connection.scalar(text(query), {"schema": schema, "view": view_name})
-        if found is None:
+        definition = connection.scalar(text(query), {"schema": schema, "view": view_name})
+        if definition is None:
             raise exc.NoSuchTableError(f"{schema}.{view_name}" if schema else view_name)
-        return str(found)
+        return str(definition)
 
 
 @contextlib.contextmanager
@@ -692,13 +694,13 @@ def _classes_told() -> Iterator[None]:
         kind = None if ours is None else getattr(adbc, dbapi.standard_class(ours).__name__)
         if kind is None or isinstance(error, kind):
             raise
-        told = kind(
+        translated = kind(
             str(error),
             status_code=error.status_code,
             sqlstate=error.sqlstate,
             details=error.details,
         )
-        raise told from error
+        raise translated from error
 
 
 class _FlightCursor:

@@ -105,9 +105,9 @@ def shown(query: LazyQuery, count: Any, *, truncate: bool | int, vertical: bool)
     if not isinstance(count, int) or count < 0:
         raise OptionError(f"show() takes a whole number of rows from 0, not {count!r}.")
     # One more row tells whether there are more.
-    found = first_rows(query, count + 1)
+    first = first_rows(query, count + 1)
     width = _SHOWN_WIDTH if truncate is True else int(truncate)
-    return table_text(found, count, width=width, vertical=vertical)
+    return table_text(first, count, width=width, vertical=vertical)
 
 
 def html(query: LazyQuery) -> str:
@@ -118,14 +118,14 @@ def html(query: LazyQuery) -> str:
     timer.daemon = True
     timer.start()
     try:
-        found = run(_first(query, _HTML_ROWS + 1), cancellation)
+        first = run(_first(query, _HTML_ROWS + 1), cancellation)
     except QueryCancelledError:
         return columns_html(query.dtypes(), f"not run: it takes more than {_HTML_WAIT_S:g} s")
     except MinisharkError as error:
         return columns_html(query.dtypes(), str(error))
     finally:
         timer.cancel()
-    return table_html(found, query.dtypes(), _HTML_ROWS)
+    return table_html(first, query.dtypes(), _HTML_ROWS)
 
 
 def first_rows(query: LazyQuery, count: int) -> pa.Table:

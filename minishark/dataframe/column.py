@@ -288,11 +288,11 @@ class Column(CamelCase):
     @property
     def references(self) -> tuple[Reference, ...]:
         """All columns in it."""
-        found = (
+        pieces = (
             piece.outer.reference if isinstance(piece, Correlated) else piece
             for piece in _written(self.pieces)
         )
-        return tuple(piece for piece in found if isinstance(piece, Reference))
+        return tuple(piece for piece in pieces if isinstance(piece, Reference))
 
     @property
     def is_correlated(self) -> bool:
@@ -309,9 +309,9 @@ class Column(CamelCase):
         Raises:
             AttributeError: it looks like a misspelt method.
         """
-        known = [item for item in dir(type(self)) if not item.startswith("_")]
-        alike = difflib.get_close_matches(snake_case(name), known, n=1, cutoff=0.75)
-        if name.startswith("_") or spelt_otherwise(name, known) or alike:
+        attributes = [item for item in dir(type(self)) if not item.startswith("_")]
+        alike = difflib.get_close_matches(snake_case(name), attributes, n=1, cutoff=0.75)
+        if name.startswith("_") or spelt_otherwise(name, attributes) or alike:
             return CamelCase.__getattr__(self, name)
         return self.get_field(name)
 
@@ -699,7 +699,7 @@ class SessionWindow(Column):
 
 
 def _called(columns: Sequence[Column], names: Sequence[str]) -> tuple[Column, ...]:
-    return tuple(replace(each, name=name) for each, name in zip(columns, names, strict=True))
+    return tuple(replace(column_, name=name) for column_, name in zip(columns, names, strict=True))
 
 
 def generator(
@@ -787,7 +787,7 @@ def row_number() -> Column:
 def with_row_numbers(column: Column, number: Column) -> Column:
     """An expression with a column in place of the number of the row; unchanged without that."""
     pieces = tuple(
-        piece for each in column.pieces for piece in _with_row_number(each, number)
+        piece for whole in column.pieces for piece in _with_row_number(whole, number)
     )  # fmt: skip
     same = len(pieces) == len(column.pieces) and all(map(operator.is_, pieces, column.pieces))
     return column if same else replace(column, pieces=pieces)
@@ -830,10 +830,10 @@ def _opened_piece(piece: Piece, verb: str, clause: str) -> Piece:
         return replace(piece, argument=argument)
     if not isinstance(piece, Text) or is_text_of_rows(piece.sql):
         return piece
-    found = single_call(piece.sql, clause)
-    if found is None:
+    opened = single_call(piece.sql, clause)
+    if opened is None:
         raise _no_view(piece.sql, verb)
-    function, arguments = found
+    function, arguments = opened
     inner = Column((Text(arguments),), kind=Kind.FREE)
     certain = is_aggregate(function.strip('"'))
     return Call(function=function, arguments=inner, certain=certain)
@@ -1023,10 +1023,10 @@ def sum_of(item: Column, *, modifier: str = "", cast: str = "CAST") -> Column:
     listed = combine(modifier, item, bare=True) if modifier else item
     added = Call(function="sum", arguments=listed).column(max(item.kind, Kind.GROUP))
 
-    def make(found: Column, type_: str) -> Column:
+    def make(item: Column, type_: str) -> Column:
         if type_ not in _SUMMED:
-            return found
-        return combine(f"{cast}(", found, " AS BIGINT)", bare=True)
+            return item
+        return combine(f"{cast}(", item, " AS BIGINT)", bare=True)
 
     return ByType(argument=added, make=make, decides=item).column()
 

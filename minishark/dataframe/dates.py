@@ -39,15 +39,15 @@ def date_pattern(pattern: str) -> str:
     """A Spark pattern ("dd.MM.yyyy") as a strftime format; one with % is returned unchanged."""
     if "%" in pattern:
         return pattern
-    return "".join(_part(found) for found in _PARTS.finditer(pattern))
+    return "".join(_part(part) for part in _PARTS.finditer(pattern))
 
 
-def _part(found: re.Match[str]) -> str:
-    if found["quoted"] is not None:
-        return found["quoted"].replace("''", "'") or "'"
-    if found["other"] is not None:
-        return found["other"]
-    letters = found["letters"]
+def _part(part: re.Match[str]) -> str:
+    if part["quoted"] is not None:
+        return part["quoted"].replace("''", "'") or "'"
+    if part["other"] is not None:
+        return part["other"]
+    letters = part["letters"]
     if letters not in _LETTERS:
         raise OptionError(
             f"The letters {letters!r} of a pattern of dates have no counterpart in DuckDB; "

@@ -44,17 +44,17 @@ def described() -> dict[str, tuple[str, str]]:
 
 def is_aggregate(name: str) -> bool:
     """Whether a function is certainly an aggregate or window function."""
-    known = described().get(name.lower(), ("",))[0]
-    return known == "aggregate" or name.lower() in WINDOWS_ONLY
+    kind = described().get(name.lower(), ("",))[0]
+    return kind == "aggregate" or name.lower() in WINDOWS_ONLY
 
 
 @functools.cache
 def is_of_rows(name: str) -> bool:
     """Whether a function is certainly scalar: no aggregate, nor a macro that may call one."""
-    known = _definitions().get(name.lower())
-    if known is None:
+    definitions = _definitions().get(name.lower())
+    if definitions is None:
         return described().get(name.lower(), ("",))[0] == "scalar"
-    return all(map(is_text_of_rows, known))
+    return all(map(is_text_of_rows, definitions))
 
 
 @functools.cache
@@ -87,13 +87,13 @@ def single_call(sql: str, following: str) -> tuple[str, str] | None:
     # as IGNORE NULLS, counts as arguments. DuckDB must parse `sql` with the `following` clause,
     # such as OVER (), as one call.
     whole = f"{sql} {following}"
-    node, found = _parsed(whole), _CALL.fullmatch(sql)
-    if node is None or found is None or node["class"] not in ("FUNCTION", "WINDOW"):
+    node, called = _parsed(whole), _CALL.fullmatch(sql)
+    if node is None or called is None or node["class"] not in ("FUNCTION", "WINDOW"):
         return None
     place = (node["query_location"], node["query_location_length"])
     if place != (len(_PREFIX), len(whole.encode())) or is_of_rows(node["function_name"]):
         return None
-    return found[1], found[2]
+    return called[1], called[2]
 
 
 def _parsed(sql: str) -> Any:

@@ -422,16 +422,16 @@ class DataFrame(Frame, CamelCase):
         Raises:
             OptionError: the other columns have no common type.
         """
-        wanted = self.columns[0] if index_column is None else index_column
-        names = [self.select(wanted).columns[0]]
+        keys = self.columns[0] if index_column is None else index_column
+        names = [self.select(keys).columns[0]]
         rest = [name for name in self.columns if name != names[0]]
         if not rest:
             raise OptionError("transpose() needs a column besides the index.")
-        found = self.unpivot(names, rest, "key", "value").collect()
+        cells = self.unpivot(names, rest, "key", "value").collect()
         rows: dict[Any, dict[str, Any]] = {name: {"key": name} for name in sorted(rest)}
-        for index, key, item in found:
+        for index, key, item in cells:
             rows[key][str(index)] = item
-        called = sorted({str(row[0]) for row in found})
+        called = sorted({str(row[0]) for row in cells})
         data = [tuple(row.get(name) for name in ("key", *called)) for row in rows.values()]
         table = local_table(data, ["key", *called])
         return cached_frame(self._query.runtime, self._query.runtime.store_rows(table))
@@ -446,11 +446,11 @@ class DataFrame(Frame, CamelCase):
         Raises:
             ColumnError: there is none.
         """
-        wanted = re.compile(pattern.strip("`"))
-        found = [self._select.column(name) for name in self.columns if wanted.fullmatch(name)]
-        if not found:
+        names = re.compile(pattern.strip("`"))
+        columns = [self._select.column(name) for name in self.columns if names.fullmatch(name)]
+        if not columns:
             raise ColumnError(f"No column matches {pattern!r}; there are {self.columns}.")
-        return generator(None, found)
+        return generator(None, columns)
 
     def zip_with_index(self, name: str = "index") -> DataFrame:
         """All columns, and the number of the row from 0, in the order of rows."""
@@ -546,8 +546,8 @@ class DataFrame(Frame, CamelCase):
             ColumnError: a column is missing on one side.
         """
         right = self._same_session(other)
-        found = verbs.combined_by_name(self._query, right, allow_missing=allow_missing_columns)
-        return DataFrame(found)
+        combined = verbs.combined_by_name(self._query, right, allow_missing=allow_missing_columns)
+        return DataFrame(combined)
 
     def intersect(self, other: DataFrame) -> DataFrame:
         """The rows that both have, without duplicates."""
@@ -615,8 +615,8 @@ class DataFrame(Frame, CamelCase):
         keys = [column_or_name(item) for item in flat(cols)]
         texts = [key.sql(lambda reference: reference.name) for key in keys]
         sets = []
-        for wanted in grouping_sets:
-            names = [column_or_name(item).sql(lambda ref: ref.name) for item in wanted]
+        for columns in grouping_sets:
+            names = [column_or_name(item).sql(lambda ref: ref.name) for item in columns]
             unknown = [name for name in names if name not in texts]
             if unknown:
                 raise OptionError(f"grouping_sets(): {unknown[0]!r} is not among the columns.")

@@ -91,6 +91,6 @@ def declare(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     if PREFIX in sql:
         with _lock:
             names = dict.fromkeys(_NAME.findall(sql))
-            found = [_generated[name] for name in names if name in _generated]
-        for function, fn in found:
+            functions = [_generated[name] for name in names if name in _generated]
+        for function, fn in functions:
             create_function(connection, function, uncalled(function, fn))

@@ -108,7 +108,7 @@ class GroupedData(CamelCase, Generic[F]):
             return _with_sessions(self).agg(*columns)
         # Neither aggregates nor GROUP BY can contain windows, by which seeds number the rows.
         keys = tuple(with_row_numbers(key, column(_ROW)) for key in self.keys)
-        numbered = [with_row_numbers(each, column(_ROW)) for each in columns]
+        numbered = [with_row_numbers(column_, column(_ROW)) for column_ in columns]
         if not all(map(operator.is_, (*keys, *numbered), (*self.keys, *columns))):
             query = query_of(self.frame)
             query = query.derived(with_columns(query.to_select(), {_ROW: row_number()}))
@@ -201,7 +201,7 @@ class GroupedData(CamelCase, Generic[F]):
         return replace(self, pivot_on=on, pivot_values=tuple(values))
 
     def _each(self, function: str, names: Sequence[str]) -> F:
-        keys = [found.name for found in map(only_reference, self.keys) if found]
+        keys = [reference.name for reference in map(only_reference, self.keys) if reference]
         chosen = names or [
             name
             for name, type_ in query_of(self.frame).dtypes()
@@ -248,10 +248,10 @@ def _values(query: LazyQuery, on: Column) -> list[Any]:
 
 def _with_sessions(groups: GroupedData[F]) -> GroupedData[F]:
     """The groups with a plain column in place of a window of sessions."""
-    found = [key for key in groups.keys if isinstance(key, SessionWindow)]
-    if len(found) > 1:
+    windows = [key for key in groups.keys if isinstance(key, SessionWindow)]
+    if len(windows) > 1:
         raise OptionError("group_by() takes one session_window() at most.")
-    (session,) = found
+    (session,) = windows
     others = tuple(key for key in groups.keys if key is not session)
     in_time = Window.partition_by(*others).order_by(session.start)
     # A session begins where the time is later than the ends of all rows before.
@@ -269,7 +269,7 @@ def _with_sessions(groups: GroupedData[F]) -> GroupedData[F]:
     )
     made = numbered.derived(with_columns(numbered.to_select(), {_SESSION: window}))
     key = column(_SESSION).alias(session.name or _SESSION)
-    keys = tuple(key if each is session else each for each in groups.keys)
+    keys = tuple(key if grouped is session else grouped for grouped in groups.keys)
     return replace(groups, frame=framed(made, groups.frame), keys=keys)
 
 

@@ -86,8 +86,8 @@ def _kind(how: str) -> str:
     kind = str(how).lower().replace(" ", "_")
     kind = _ALIASES.get(kind, kind)
     if kind not in _WORDS:
-        known = nearest(kind, [*_WORDS, *_ALIASES])
-        raise OptionError(f"Unknown kind of join {how!r}.{known} There are {', '.join(_WORDS)}.")
+        near = nearest(kind, [*_WORDS, *_ALIASES])
+        raise OptionError(f"Unknown kind of join {how!r}.{near} There are {', '.join(_WORDS)}.")
     return kind
 
 
@@ -121,21 +121,21 @@ def _using(left: Select, right: Select, names: Sequence[str], kind: str) -> Sele
     whole = select_from(Source(sql, columns, relations))
     # PySpark's order: the keys, then the other columns.
     first = [plain_item(key, key.merged) for key in merged.values()]
-    known = [item.attribute for item in first]
-    others = (item for item in whole.items if item.attribute not in known)
+    shared = [item.attribute for item in first]
+    others = (item for item in whole.items if item.attribute not in shared)
     return replace(whole, items=(*first, *others))
 
 
 def _key(name: str, left: Source, right: Source) -> list[Scoped]:
     """The columns of both sides that USING merges."""
-    found = []
+    positions = []
     for side, source in (("left", left), ("right", right)):
         try:
             index, _ = select_from(source).find(Reference(name))
         except ColumnError as error:
             raise ColumnError(f"On the {side} side of the join: {error}") from None
-        found.append(source.columns[index])
-    return found
+        positions.append(source.columns[index])
+    return positions
 
 
 def _merged(mine: Scoped, theirs: Scoped, kind: str) -> Scoped:

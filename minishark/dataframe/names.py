@@ -40,13 +40,13 @@ def readable(text: str) -> str:
 
     That is the `e0` of DOUBLE literals, and the cast around sums of whole numbers.
     """
-    while (found := _SUM.search(text)) is not None:
-        end = _closing(text, found.end())
+    while (summed := _SUM.search(text)) is not None:
+        end = _closing(text, summed.end())
         while (clause := _CLAUSE.match(text, end)) is not None:
             end = _closing(text, clause.end())
         if not text.startswith(" AS BIGINT)", end):
             break
-        text = text[: found.start()] + text[found.start("sum") : end] + text[end + 11 :]
+        text = text[: summed.start()] + text[summed.start("sum") : end] + text[end + 11 :]
     return _DOUBLE.sub(r"\1", text)
 
 
@@ -60,25 +60,25 @@ def _closing(text: str, start: int) -> int:
 
 
 def snake_case(name: str) -> str:
-    return _HUMP.sub(lambda found: f"_{found[0]}", name).lower()
+    return _HUMP.sub(lambda hump: f"_{hump[0]}", name).lower()
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
     """A suggestion, " Did you mean x or y?"; empty if no known name is similar."""
-    by_folded = {snake_case(item): item for item in known}
-    found = difflib.get_close_matches(snake_case(name), by_folded, n=3, cutoff=0.6)
-    if not found:
+    by_folded = {snake_case(item): item for item in names}
+    alike = difflib.get_close_matches(snake_case(name), by_folded, n=3, cutoff=0.6)
+    if not alike:
         return ""
-    return f" Did you mean {' or '.join(by_folded[item] for item in found)}?"
+    return f" Did you mean {' or '.join(by_folded[item] for item in alike)}?"
 
 
-def spelt_otherwise(name: str, known: Iterable[str]) -> str | None:
+def spelt_otherwise(name: str, names: Iterable[str]) -> str | None:
     """The known name whose camelCase form is `name`, if any."""
     # Underscores are ignored, as PySpark's capitals do not mark all words: createDataFrame.
     if name.islower():
         return None
     joined = name.lower()
-    return next((item for item in known if item.replace("_", "") == joined), None)
+    return next((item for item in names if item.replace("_", "") == joined), None)
 
 
 P = ParamSpec("P")
@@ -98,9 +98,9 @@ def camel_keywords(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
-        known = inspect.signature(function).parameters
+        names = inspect.signature(function).parameters
         named = {
-            name if name in known or snake_case(name) not in known else snake_case(name): item
+            name if name in names or snake_case(name) not in names else snake_case(name): item
             for name, item in kwargs.items()
         }
         return function(*args, **named)  # type: ignore[arg-type]
@@ -110,8 +110,8 @@ def camel_keywords(function: Callable[P, R]) -> Callable[P, R]:
 
 def pyspark_method(holder: object, name: str) -> Any:
     """An attribute that was asked for in camelCase; a method then takes such keywords, too."""
-    found = getattr(holder, name)
-    return camel_keywords(found) if inspect.ismethod(found) else found
+    attribute = getattr(holder, name)
+    return camel_keywords(attribute) if inspect.ismethod(attribute) else attribute
 
 
 class CamelCase:
@@ -130,9 +130,11 @@ class CamelCase:
 
     def __getattr__(self, name: str) -> Any:
         """The snake_case attribute, or AttributeError with the nearest names."""
-        known = [item for item in dir(type(self)) if not item.startswith("_")]
-        meant = spelt_otherwise(name, known)
+        attributes = [item for item in dir(type(self)) if not item.startswith("_")]
+        meant = spelt_otherwise(name, attributes)
         if meant is not None:
             return pyspark_method(self, meant)
         kind = type(self).__name__
-        raise AttributeError(f"{kind} has no attribute {name!r}.{nearest(name, known)}", name=name)
+        raise AttributeError(
+            f"{kind} has no attribute {name!r}.{nearest(name, attributes)}", name=name
+        )

@@ -51,9 +51,9 @@ def pandas_frame(
         position: plain.column(position).to_pandas() if text else converted[str(position)]
         for position, text in enumerate(is_text)
     }
-    found = pd.DataFrame(columns, index=range(rows.num_rows), copy=False)
-    found.columns = pd.Index(list(_distinct(rows.column_names)))
-    return found
+    table = pd.DataFrame(columns, index=range(rows.num_rows), copy=False)
+    table.columns = pd.Index(list(_distinct(rows.column_names)))
+    return table
 
 
 def check_backend(backend: str) -> None:
@@ -85,19 +85,19 @@ def _by_duckdb(rows: pa.Table, types: dict[str, str]) -> pd.DataFrame:
             ) from error
 
 
-def _cast(found: pa.DataType, type_: str) -> str:
+def _cast(has: pa.DataType, type_: str) -> str:
     """To what a column is cast before its conversion; "" for nothing."""
     # Arrow's dictionaries come back as text, whose values DuckDB would not take for categories.
-    return type_ if pa.types.is_dictionary(found) else _CASTS.get(type_, "")
+    return type_ if pa.types.is_dictionary(has) else _CASTS.get(type_, "")
 
 
 def _distinct(names: Sequence[str]) -> Iterator[str]:
     """Names that differ, also in lower case, as DuckDB makes them: `a`, `a_1`."""
     taken: set[str] = set()
     for name in names:
-        found, number = name, 0
-        while found.lower() in taken:
+        distinct, number = name, 0
+        while distinct.lower() in taken:
             number += 1
-            found = f"{name}_{number}"
-        taken.add(found.lower())
-        yield found
+            distinct = f"{name}_{number}"
+        taken.add(distinct.lower())
+        yield distinct

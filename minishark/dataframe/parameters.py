@@ -44,7 +44,7 @@ def with_values(text: str, named: Mapping[str, Any]) -> str:
     for name in [*(used - named.keys()), *(named.keys() - used)]:
         missing = "the text has no" if name in named else "there is no value for"
         raise OptionError(f"sql(): {missing} {{{name}}}.")
-    return _BRACES.sub(lambda found: _sql(named[found[1]]), text)
+    return _BRACES.sub(lambda brace: _sql(named[brace[1]]), text)
 
 
 def _sql(item: Any) -> str:

@@ -121,7 +121,7 @@ def _read_cached(cached: CachedRows, select: Select) -> Select:
         Scoped(attribute, cached.name, column.name)
         for attribute, column in zip(select.attributes, cached.schema, strict=True)
     )
-    found = select_from(Source(ident(cached.name), columns, (cached.name,)))
+    read = select_from(Source(ident(cached.name), columns, (cached.name,)))
     # A table stores types that Arrow lacks as others, such as ENUM as VARCHAR: cast back.
     items = tuple(
         item
@@ -129,9 +129,9 @@ def _read_cached(cached: CachedRows, select: Select) -> Select:
         else replace(
             item, sql=f"CAST({item.sql} AS {item.attribute.type})", plain=False, aliased=True
         )
-        for item, column in zip(found.items, cached.schema, strict=True)
+        for item, column in zip(read.items, cached.schema, strict=True)
     )
-    return replace(found, items=items)
+    return replace(read, items=items)
 
 
 # Partitions
@@ -175,21 +175,21 @@ def placement(query: LazyQuery) -> tuple[PartitionPlace, ...]:
     select = query.to_select()
     if not (select.is_bare and len(select.source.relations) == 1):
         raise OptionError("Only tables and cached rows have a placement; call persist() first.")
-    found = query.runtime.partitions(select.source.relations[0])
-    return tuple(PartitionPlace(p.index, p.locations, p.rows, p.bytes) for p in found)
+    partitions = query.runtime.partitions(select.source.relations[0])
+    return tuple(PartitionPlace(p.index, p.locations, p.rows, p.bytes) for p in partitions)
 
 
 def _positions(query: LazyQuery, columns: Sequence[Any]) -> tuple[int, ...]:
     select = query.to_select()
-    found = []
+    positions = []
     for reference in (only_reference(column_or_name(item)) for item in columns):
         if reference is None:
             raise OptionError("Partitions and groups need columns; use with_column() first.")
         position, fields = select.find(reference)
         if fields:
             raise OptionError("A field of a struct is no column; use with_column() first.")
-        found.append(position)
-    return tuple(found)
+        positions.append(position)
+    return tuple(positions)
 
 
 def _stored_names(query: LazyQuery, columns: Sequence[Any]) -> tuple[str, ...]:
@@ -264,10 +264,10 @@ def _called(
     types = [*(column.type for column in columns), *(type_ for _, type_ in REJECTED_FIELDS)]
     texts = ", ".join(f"{field} {type_}" for field, type_ in zip(fields, types, strict=True))
     *_, aside = numbered([*declared, "rejected"])
-    found = _applied(query, label, calls, {**declared, aside: f"STRUCT({texts})[]"})
+    called = _applied(query, label, calls, {**declared, aside: f"STRUCT({texts})[]"})
     flag, names = ident(aside), [ident(name) for name in declared]
-    good = found.derived(verbs.filtered(found.to_select(), f"{flag} IS NULL"))
-    bad = found.derived(verbs.filtered(found.to_select(), f"{flag} IS NOT NULL"))
+    good = called.derived(verbs.filtered(called.to_select(), f"{flag} IS NULL"))
+    bad = called.derived(verbs.filtered(called.to_select(), f"{flag} IS NOT NULL"))
     shown = numbered([*(column.name for column in columns), *(n for n, _ in REJECTED_FIELDS)])
     parts = [
         f"{flag}[1].{field} AS {ident(name)}" for field, name in zip(fields, shown, strict=True)

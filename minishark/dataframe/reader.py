@@ -214,8 +214,8 @@ class DataFrameReader(CamelCase):
         return self._table(name)
 
 
-def _pyspark_name(found: re.Match[str]) -> str:
-    return f"_c{int(found[1])}"
+def _pyspark_name(column: re.Match[str]) -> str:
+    return f"_c{int(column[1])}"
 
 
 def _known(kind: str) -> str:
@@ -233,18 +233,18 @@ def _without_mode(kind: str, options: Mapping[str, Any]) -> tuple[dict[str, Any]
 
     Values may have line breaks anyway: for CSV in quotes, for JSON between values.
     """
-    found = {name: item for name, item in options.items() if name.lower() != "multiline"}
-    written = next((name for name in found if name.lower() == "mode"), None)
+    others = {name: item for name, item in options.items() if name.lower() != "multiline"}
+    written = next((name for name in others if name.lower() == "mode"), None)
     if written is None or kind not in ("csv", "json"):
-        return found, False
-    mode = str(found.pop(written)).upper()
+        return others, False
+    mode = str(others.pop(written)).upper()
     match kind, mode:
         case _, "FAILFAST":
             pass
         case ("csv", "DROPMALFORMED") | ("json", "PERMISSIVE"):
-            found["ignore_errors"] = True
+            others["ignore_errors"] = True
         case "csv", "PERMISSIVE":
-            found["null_padding"] = True
+            others["null_padding"] = True
         case "json", "DROPMALFORMED":
             raise UnsupportedError(
                 "DuckDB does not drop malformed lines of JSON: mode PERMISSIVE makes rows of NULLs "
@@ -252,7 +252,7 @@ def _without_mode(kind: str, options: Mapping[str, Any]) -> tuple[dict[str, Any]
             )
         case _:
             raise OptionError(f"There is no mode {mode}: PERMISSIVE, DROPMALFORMED or FAILFAST.")
-    return found, mode == "PERMISSIVE"
+    return others, mode == "PERMISSIVE"
 
 
 def _absolute(path: str, kind: str) -> str:

@@ -73,11 +73,11 @@ class Row(tuple[Any, ...]):  # noqa: SLOT001 - a tuple can have no slots
         """
         if not isinstance(key, str):
             return super().__getitem__(key)
-        found = [i for i, name in enumerate(self.names) if name == key]
-        if len(found) == 1:
-            return super().__getitem__(found[0])
-        if found:
-            raise KeyError(f"{len(found)} columns are called {key!r}; use a position.")
+        positions = [i for i, name in enumerate(self.names) if name == key]
+        if len(positions) == 1:
+            return super().__getitem__(positions[0])
+        if positions:
+            raise KeyError(f"{len(positions)} columns are called {key!r}; use a position.")
         raise KeyError(f"There is no column {key!r}.{nearest(key, self.names)}")
 
     def __getattr__(self, name: str) -> Any:

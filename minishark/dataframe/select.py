@@ -294,16 +294,18 @@ class Select:
         """The position of the referenced column, and the path of struct fields below it."""
         attributes = self.attributes
         if reference.id is not None:
-            found = [i for i, a in enumerate(attributes) if reference.id in a.ids]
-            return _only(found, reference, attributes), ()
+            places = [i for i, a in enumerate(attributes) if reference.id in a.ids]
+            return _only(places, reference, attributes), ()
         parts = _parts(reference.name)
         # The longest column name wins, as names may have dots: then fewer parts are fields.
         for fields in range(len(parts)):
             head = parts[: len(parts) - fields]
-            found = [i for i, a in enumerate(attributes) if _is_called(a, head)]
-            found = [i for i in found if not fields or attributes[i].type.startswith(_WITH_FIELDS)]
-            if found:
-                return _only(found, reference, attributes), tuple(parts[len(head) :])
+            places = [i for i, a in enumerate(attributes) if _is_called(a, head)]
+            places = [
+                i for i in places if not fields or attributes[i].type.startswith(_WITH_FIELDS)
+            ]
+            if places:
+                return _only(places, reference, attributes), tuple(parts[len(head) :])
         return _only([], reference, attributes), ()
 
     def column(self, name: str) -> Column:
@@ -380,9 +382,9 @@ class _Resolver:
                 index, fields = self.select.find(outer.reference)
                 column = self.select.source.columns[index]
                 whole = f"{ident(column.relation)}.{ident(column.name)}"
-                return whole + "".join(f"[{quote_text(each)}]" for each in fields)
+                return whole + "".join(f"[{quote_text(field)}]" for field in fields)
         index, fields = self.select.find(reference)
-        return self.select.items[index].sql + "".join(f"[{quote_text(each)}]" for each in fields)
+        return self.select.items[index].sql + "".join(f"[{quote_text(field)}]" for field in fields)
 
     def type_of(self, column: Column) -> str:
         """The DuckDB type of an expression; empty if only the session knows what it calls."""
@@ -410,7 +412,7 @@ class _Positions:
             case Correlated(outer):
                 reference = outer.reference
         index, fields = self.inner.select.find(reference)
-        return f"c{index}" + "".join(f"[{quote_text(each)}]" for each in fields)
+        return f"c{index}" + "".join(f"[{quote_text(field)}]" for field in fields)
 
     def type_of(self, column: Column) -> str:
         return self.inner.type_of(column)
@@ -422,8 +424,8 @@ def _bound_type(sql: str, types: tuple[str, ...]) -> str:
     with duckdb.connect() as connection:
         try:
             declare(connection, sql)
-            found = connection.sql(f"SELECT {sql} FROM (SELECT {columns or 'NULL'})")
-            return str(found.types[0])
+            bound = connection.sql(f"SELECT {sql} FROM (SELECT {columns or 'NULL'})")
+            return str(bound.types[0])
         except duckdb.Error:
             return ""
 
@@ -476,7 +478,7 @@ def _new_attributes(schema: Schema) -> list[Attribute]:
 def _scoped(attributes: Sequence[Attribute], alias: str) -> tuple[Scoped, ...]:
     """The columns of a relation, whose names there must be unique."""
     names = numbered(attribute.name for attribute in attributes)
-    return tuple(Scoped(each, alias, name) for each, name in zip(attributes, names, strict=True))
+    return tuple(Scoped(plain, alias, name) for plain, name in zip(attributes, names, strict=True))
 
 
 def as_subquery(query: str, attributes: Sequence[Attribute], alias: str = "") -> Source:
@@ -519,13 +521,13 @@ def _parts(name: str) -> list[str]:
     return [name] if mark else [*parts, current]
 
 
-def _only(found: list[int], reference: Reference, attributes: Sequence[Attribute]) -> int:
-    if len(found) == 1:
-        return found[0]
-    if found:
+def _only(places: list[int], reference: Reference, attributes: Sequence[Attribute]) -> int:
+    if len(places) == 1:
+        return places[0]
+    if places:
         raise ColumnError(
-            f"Column {reference.name!r} is ambiguous: there are {len(found)} of it here. Name each "
-            'DataFrame with alias("x") and write col("x.name"), or join on names.'
+            f"Column {reference.name!r} is ambiguous: there are {len(places)} of it here. Name "
+            'each DataFrame with alias("x") and write col("x.name"), or join on names.'
         )
     names = [attribute.name for attribute in attributes]
     if reference.id is not None:

@@ -76,13 +76,13 @@ def fillna(select: Select, item: Any, subset: Subset) -> Select:
     if isinstance(item, Mapping):
         if subset is not None:
             raise OptionError("fillna() takes a mapping or a subset, not both.")
-        wanted = {_named(select, name): each for name, each in item.items()}
+        fillers = {_named(select, name): filler for name, filler in item.items()}
     else:
-        wanted = dict.fromkeys(_fitting(select, item, subset), item)
+        fillers = dict.fromkeys(_fitting(select, item, subset), item)
     types = _types(select)
-    for name, each in wanted.items():
-        _check_fits(each, name, types[name])
-    filled = {name: _filled(name, types[name], each) for name, each in wanted.items()}
+    for name, filler in fillers.items():
+        _check_fits(filler, name, types[name])
+    filled = {name: _filled(name, types[name], filler) for name, filler in fillers.items()}
     return with_columns(select, filled)
 
 
@@ -106,10 +106,10 @@ def replaced(select: Select, to_replace: Any, item: Any, subset: Subset) -> Sele
     names = {name: None for old, _ in pairs for name in _fitting(select, old, subset)}
     new = {}
     for name in names:
-        fitting = [(old, each) for old, each in pairs if _fits(old, types[name])]
+        fitting = [(old, instead) for old, instead in pairs if _fits(old, types[name])]
         chosen = case(column(name) == fitting[0][0], fitting[0][1])
-        for old, each in fitting[1:]:
-            chosen = chosen.when(column(name) == old, each)
+        for old, instead in fitting[1:]:
+            chosen = chosen.when(column(name) == old, instead)
         new[name] = chosen.otherwise(column(name))
     return with_columns(select, new)
 
@@ -139,10 +139,10 @@ def _fitting(select: Select, item: Any, subset: Subset) -> list[str]:
     names = _listed(select, subset)
     for name in names if subset is not None else ():
         _check_fits(item, name, types[name])
-    found = [name for name in names if _fits(item, types[name])]
-    if not found:
+    fitting = [name for name in names if _fits(item, types[name])]
+    if not fitting:
         raise OptionError(f"No column is of the kind of {item!r}.")
-    return found
+    return fitting
 
 
 def _fits(item: Any, type_: str) -> bool:
@@ -196,7 +196,7 @@ def unpivot(query: LazyQuery, ids: Any, values: Any, names: tuple[str, str]) -> 
     """A row for each value column of each row; `names` are of the columns of names and values."""
     kept = _columns(ids)
     all_names = [attribute.name for attribute in query.to_select().attributes]
-    held = [found.name.lower() for found in map(only_reference, kept) if found]
+    held = [kept_one.name.lower() for kept_one in map(only_reference, kept) if kept_one]
     if values is None:
         chosen = [column(name) for name in all_names if name.lower() not in held]
     else:
@@ -255,8 +255,8 @@ def summary(query: LazyQuery, statistics: Sequence[str], columns: Sequence[str])
     for name in statistics:
         if name not in _STATISTICS:
             near = nearest(name, _STATISTICS)
-            known = ", ".join(_STATISTICS)
-            raise OptionError(f"There is no statistic {name!r}.{near} There are {known}.")
+            offered = ", ".join(_STATISTICS)
+            raise OptionError(f"There is no statistic {name!r}.{near} There are {offered}.")
     statistics = statistics or tuple(_STATISTICS)
     select = query.to_select()
     types = _types(select)

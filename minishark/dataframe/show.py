@@ -88,8 +88,8 @@ def fitting_widths(
     if width is None:
         return dict(enumerate(natural))
     narrowest = [
-        each if is_rigid else min(each, _CELL_MIN)
-        for each, is_rigid in zip(natural, rigid, strict=True)
+        size if is_rigid else min(size, _CELL_MIN)
+        for size, is_rigid in zip(natural, rigid, strict=True)
     ]
     kept = _kept(narrowest, width)
     left_out = len(kept) < len(natural)
@@ -252,11 +252,11 @@ def table_text(table: pa.Table, count: int, *, width: int, vertical: bool) -> st
     return "\n".join([*lines, row_note(table.num_rows, count)])
 
 
-def row_note(found: int, count: int) -> str:
+def row_note(rows: int, count: int) -> str:
     """The number of rows, as far as known."""
-    if found > count:
+    if rows > count:
         return f"the first {count:,} rows; there are more"
-    return "1 row" if found == 1 else f"{found:,} rows"
+    return "1 row" if rows == 1 else f"{rows:,} rows"
 
 
 def _aligned(schema: pa.Schema, names: list[str], rows: list[list[str]]) -> list[str]:

@@ -37,13 +37,16 @@ def unmarked(sql: str) -> str:
 
 def parts(sql: str) -> tuple[str | Outer, ...]:
     """A text, and the columns of the query around it."""
-    found: list[str | Outer] = []
+    pieces: list[str | Outer] = []
     place = 0
-    for each in _MARK.finditer(sql):
-        identity = int(each[1]) if each[1] else None
-        found += [sql[place : each.start()], Outer(Reference(each[2].replace('""', '"'), identity))]
-        place = each.end()
-    return (*found, sql[place:])
+    for outer in _MARK.finditer(sql):
+        identity = int(outer[1]) if outer[1] else None
+        pieces += [
+            sql[place : outer.start()],
+            Outer(Reference(outer[2].replace('""', '"'), identity)),
+        ]
+        place = outer.end()
+    return (*pieces, sql[place:])
 
 
 def subquery(sql: str, held: tuple[object, ...], before: str, name: str) -> Column:

@@ -51,10 +51,10 @@ def duckdb_type(text: str) -> str:
     if "<" not in text:
         return text
     words = _Words(text)
-    found = words.type()
+    type_ = words.type()
     if words.left:
         raise OptionError(f"{text!r} is no type: {words.left[0]!r} is not expected there.")
-    return found
+    return type_
 
 
 def duckdb_schema(text: str) -> str:
@@ -76,13 +76,13 @@ class _Words:
     def __init__(self, text: str) -> None:
         self.text = text
         self.left = [
-            found["quoted"] or found["word"] or found["mark"] for found in _TOKEN.finditer(text)
+            token["quoted"] or token["word"] or token["mark"] for token in _TOKEN.finditer(text)
         ]
 
     def next(self, *expected: str) -> str:
         if not self.left or (expected and self.left[0] not in expected):
-            wanted = f"; {' or '.join(expected)} is missing" if expected else ""
-            raise OptionError(f"{self.text!r} is no type{wanted}.")
+            hint = f"; {' or '.join(expected)} is missing" if expected else ""
+            raise OptionError(f"{self.text!r} is no type{hint}.")
         return self.left.pop(0)
 
     def peek(self) -> str:

@@ -68,7 +68,9 @@ class PythonFunction:
         chosen = [column_or_name(column) for column in columns]
         if self.of_groups:
             chosen = [call("list", column, kind=Kind.GROUP) for column in chosen]
-        shown = ", ".join(each.name or each.sql(lambda ref: ref.name) for each in chosen)
+        shown = ", ".join(
+            argument.name or argument.sql(lambda ref: ref.name) for argument in chosen
+        )
         return replace(call(name, *chosen), name=f"{self.name}({shown})")
 
     def asNondeterministic(self) -> PythonFunction:  # noqa: N802 - PySpark's name
@@ -88,10 +90,10 @@ class OfSeries:
 
         series = [array.to_pandas() for array in arrays]
         if self.takes_iterator:
-            (found,) = self.fn(iter([series[0] if len(series) == 1 else tuple(series)]))
+            (result,) = self.fn(iter([series[0] if len(series) == 1 else tuple(series)]))
         else:
-            found = self.fn(*series)
-        return pa.Array.from_pandas(found)
+            result = self.fn(*series)
+        return pa.Array.from_pandas(result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +105,8 @@ class OfGroup:
     def __call__(self, *lists: Any) -> Any:
         import pandas as pd  # noqa: PLC0415 - an optional dependency, in executors
 
-        found = self.fn(*map(pd.Series, lists))
-        return found.item() if hasattr(found, "item") else found
+        result = self.fn(*map(pd.Series, lists))
+        return result.item() if hasattr(result, "item") else result
 
 
 def udf(f: Any = None, returnType: Any = None, *, useArrow: bool | None = None) -> Any:
@@ -311,10 +313,10 @@ class OfStruct(_Of):
     names: tuple[str, ...]
 
     def __call__(self, *values: Any) -> Any:
-        found = self.fn(*values)
-        if isinstance(found, tuple | list):
-            return dict(zip(self.names, found, strict=True))
-        return found
+        result = self.fn(*values)
+        if isinstance(result, tuple | list):
+            return dict(zip(self.names, result, strict=True))
+        return result
 
 
 @dataclass
@@ -322,10 +324,10 @@ class OfWhole(_Of):
     """A function that returns numbers, as one of whole numbers: fractions are cut off."""
 
     def __call__(self, *values: Any) -> Any:
-        found = self.fn(*values)
-        if type(found) is int or found is None or isinstance(found, Integral):
-            return found
-        return math.trunc(found) if isinstance(found, Real | Decimal) else found
+        result = self.fn(*values)
+        if type(result) is int or result is None or isinstance(result, Integral):
+            return result
+        return math.trunc(result) if isinstance(result, Real | Decimal) else result
 
 
 @dataclass
@@ -375,13 +377,13 @@ def _giving(fn: Callable[..., Any], returns: str) -> Callable[..., Any]:
 
 def _type(type_: Any) -> str:
     try:
-        ((_, found),) = declared_columns({"x": sql_type(type_)})
+        ((_, declared),) = declared_columns({"x": sql_type(type_)})
     except DataError:
         if not isinstance(type_, str) or len(type_.split()) == 1:
             raise
-        fields = (f"{ident(name)} {each}" for name, each in declared_columns(type_))
+        fields = (f"{ident(name)} {field_type}" for name, field_type in declared_columns(type_))
         return f"STRUCT({', '.join(fields)})"  # of "a int, b string"
-    return found
+    return declared
 
 
 def _parameters(fn: Callable[..., Any], parameters: Sequence[Any] | None) -> tuple[str, ...] | None:

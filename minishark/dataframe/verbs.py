@@ -83,8 +83,8 @@ def _star_qualifier(column: Column) -> str | None:
 
 
 def _all_items(select: Select, qualifier: str) -> list[Item]:
-    found = [i for i in select.items if not qualifier or qualifier in i.attribute.qualifiers]
-    return found or _all_fields(select, qualifier)
+    items = [i for i in select.items if not qualifier or qualifier in i.attribute.qualifiers]
+    return items or _all_fields(select, qualifier)
 
 
 def _all_fields(select: Select, name: str) -> list[Item]:
@@ -108,8 +108,8 @@ def with_columns(select: Select, columns: Mapping[str, Any]) -> Select:
     inner = select.opened(new.values())
     by_name = {name.lower(): inner.item(column) for name, column in new.items()}
     items = [by_name.get(item.attribute.name.lower(), item) for item in inner.items]
-    known = [item.attribute.name.lower() for item in inner.items]
-    added = [item for name, item in by_name.items() if name not in known]
+    names = [item.attribute.name.lower() for item in inner.items]
+    added = [item for name, item in by_name.items() if name not in names]
     return replace(inner, items=(*items, *added))
 
 
@@ -152,8 +152,8 @@ def filtered(select: Select, condition: Any) -> Select:
     if has_windows(column):  # which WHERE can't contain: the condition is a column, for a moment
         inner = select.opened([column])
         item = inner.item(column.alias(_CONDITION))
-        found = replace(inner, items=(*inner.items, item)).nested()
-        return replace(found, items=found.items[:-1], where=(found.items[-1].sql,))
+        nested = replace(inner, items=(*inner.items, item)).nested()
+        return replace(nested, items=nested.items[:-1], where=(nested.items[-1].sql,))
     inner = select.opened([column], filtering=True)
     return replace(inner, where=(*inner.where, column.sql(inner.resolve)))
 

@@ -158,7 +158,7 @@ class DataFrameWriter(CamelCase):
             CatalogError: there is a table of that name, and the mode is "error".
         """
         runtime = query_of(self._frame).runtime
-        exists = name.lower() in (known.lower() for known in runtime.table_names)
+        exists = name.lower() in (table.lower() for table in runtime.table_names)
         if exists and self._mode == "ignore":
             return
         if exists and self._mode == "append":

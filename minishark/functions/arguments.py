@@ -11,9 +11,9 @@ from minishark.errors import OptionError, UnsupportedError
 def literal_text(item: Any) -> str:
     """The text of a literal, as a Column or itself."""
     if isinstance(item, Column):
-        found = "".join(piece for piece in item.pieces if isinstance(piece, str))
-        if found.startswith("'") and found.endswith("'"):
-            return found[1:-1].replace("''", "'")
+        text = "".join(piece for piece in item.pieces if isinstance(piece, str))
+        if text.startswith("'") and text.endswith("'"):
+            return text[1:-1].replace("''", "'")
         raise OptionError(f"{item!r} is no text literal: write lit('name').")
     return str(item)
 

@@ -139,8 +139,8 @@ def _reversed(item: Column, type_: str) -> Column:
 def concat(*cols: Any) -> Column:
     """Texts or lists concatenated; NULL if one of them is (DuckDB's concat skips NULLs)."""
     made = column_or_name(cols[0])
-    for each in cols[1:]:
-        made = infix(made, "||", column_or_name(each))
+    for col in cols[1:]:
+        made = infix(made, "||", column_or_name(col))
     return made
 
 
@@ -154,8 +154,8 @@ def to_date(col: Any, format: str | None = None) -> Column:
 
 def try_to_date(col: Any, format: str | None = None) -> Column:
     """A text as a date; NULL where it is none."""
-    found = column_or_name(col) if format is None else try_to_timestamp(col, format)
-    return found.try_cast("DATE")
+    moment = column_or_name(col) if format is None else try_to_timestamp(col, format)
+    return moment.try_cast("DATE")
 
 
 def to_timestamp(col: Any, format: str | None = None) -> Column:
@@ -189,8 +189,8 @@ def to_time(str: Any, format: Any = None) -> Column:
 
 def try_to_time(str: Any, format: Any = None) -> Column:
     """A text as a time of day; NULL where it is none."""
-    found = column_or_name(str) if format is None else try_to_timestamp(str, format)
-    return found.try_cast("TIME")
+    moment = column_or_name(str) if format is None else try_to_timestamp(str, format)
+    return moment.try_cast("TIME")
 
 
 def date_format(date: Any, format: str) -> Column:
@@ -236,8 +236,8 @@ def unix_timestamp(timestamp: Any = None, format: str | None = None) -> Column:
     """The whole seconds since 1970 of a timestamp, of a text with a format, or of now."""
     if timestamp is None:
         return call("epoch", call("now")).cast("BIGINT")
-    found = to_timestamp(timestamp, format)
-    return call("floor", call("epoch", found)).cast("BIGINT")
+    moment = to_timestamp(timestamp, format)
+    return call("floor", call("epoch", moment)).cast("BIGINT")
 
 
 def to_unix_timestamp(timestamp: Any, format: Any = None) -> Column:
@@ -306,10 +306,10 @@ def window(
 
 
 def _interval(text: str) -> str:
-    found = _INTERVAL.fullmatch(text.strip())
-    if found is None:
+    parts = _INTERVAL.fullmatch(text.strip())
+    if parts is None:
         raise OptionError(f"{text!r} is no duration; write one such as '10 minutes'.")
-    return f"INTERVAL '{found[1]}{found[2]}'"
+    return f"INTERVAL '{parts[1]}{parts[2]}'"
 
 
 def session_window(timeColumn: Any, gapDuration: Any) -> SessionWindow:
@@ -453,11 +453,11 @@ def from_json(col: Any, schema: Any, options: Any = None) -> Column:
     """
     no_options("from_json", options)
     text = column_or_name(col)
-    wanted = literal_text(schema) if isinstance(schema, Column) else schema
-    whole = _type_without_fields(wanted)
+    declared = literal_text(schema) if isinstance(schema, Column) else schema
+    whole = _type_without_fields(declared)
     if whole is not None:
         return text.try_cast("JSON").try_cast(whole)
-    fields = {name: json_structure(type_) for name, type_ in declared_columns(wanted)}
+    fields = {name: json_structure(type_) for name, type_ in declared_columns(declared)}
     parsed = case(call("json_valid", text), text).when(text.is_not_null(), "{}")
     return call("json_transform", parsed, json.dumps(fields))
 
@@ -466,14 +466,14 @@ def _type_without_fields(schema: Any) -> str | None:
     """The DuckDB type of a schema that is one type, but no struct."""
     if isinstance(schema, str):
         text = schema.strip()
-        found = (
+        type_ = (
             sql_type(text)
             if re.fullmatch(r"\w+(\([\d, ]+\))?(\[\])*|\w+\s*<.*>", text, re.DOTALL)
             else ""
         )
     else:
-        found = schema.sql() if hasattr(schema, "sql") else ""
-    return found if found and not found.startswith("STRUCT") else None
+        type_ = schema.sql() if hasattr(schema, "sql") else ""
+    return type_ if type_ and not type_.startswith("STRUCT") else None
 
 
 def to_json(col: Any, options: Any = None) -> Column:
@@ -534,15 +534,15 @@ def from_csv(col: Any, schema: Any, options: Any = None) -> Column:
     chosen = dict(options or {})
     separator = chosen.pop("sep", chosen.pop("delimiter", ","))
     no_options("from_csv", chosen)
-    wanted = literal_text(schema) if isinstance(schema, Column) else schema
+    declared = literal_text(schema) if isinstance(schema, Column) else schema
     parts = call("string_split", column_or_name(col), separator)
     fields = [
         Column((*parts.pieces, f"[{number}]"), level=Level.ATOM, kind=parts.kind)
-        for number, _ in enumerate(declared_columns(wanted), 1)
+        for number, _ in enumerate(declared_columns(declared), 1)
     ]
     typed = [
         call("nullif", field, "").try_cast(type_).alias(name)
-        for field, (name, type_) in zip(fields, declared_columns(wanted), strict=True)
+        for field, (name, type_) in zip(fields, declared_columns(declared), strict=True)
     ]
     return case(column_or_name(col).is_not_null(), struct(*typed))
 

@@ -31,8 +31,8 @@ def _variables(function: Callable[..., Any], counts: tuple[int, ...]) -> list[st
     """The lambda's variables: the function's parameters."""
     names = [_name(name) for name in inspect.signature(function).parameters]
     if len(names) not in counts:
-        wanted = " or ".join(map(str, counts))
-        raise OptionError(f"The function takes {wanted} arguments, not {len(names)}.")
+        allowed = " or ".join(map(str, counts))
+        raise OptionError(f"The function takes {allowed} arguments, not {len(names)}.")
     return names
 
 
@@ -259,7 +259,7 @@ def stack(n: Any, *cols: Any) -> Generator:
     width = -(-len(columns) // n)
     columns += [value(None)] * (n * width - len(columns))
     lists = [call("list_value", *columns[place::width]) for place in range(width)]
-    return generator(None, [_unnested(each, f"col{i}") for i, each in enumerate(lists)])
+    return generator(None, [_unnested(list_, f"col{i}") for i, list_ in enumerate(lists)])
 
 
 __all__ = [

@@ -264,8 +264,8 @@ def percentile_approx(column_: Any, fraction: Any, accuracy: int = 10_000) -> Co
     """
     if accuracy <= 0:
         raise OptionError("accuracy is a positive number.")
-    wanted = list(fraction) if isinstance(fraction, tuple) else fraction
-    return call_function("quantile_disc", column_, value(wanted))
+    fractions = list(fraction) if isinstance(fraction, tuple) else fraction
+    return call_function("quantile_disc", column_, value(fractions))
 
 
 approx_percentile = percentile_approx
@@ -332,7 +332,7 @@ def _with_decimals(column_: Column) -> Column:
     def decimal(piece: Any) -> Any:
         if not isinstance(piece, str) or "'" in piece:
             return piece
-        return _DOUBLE.sub(lambda found: format(Decimal(found[0]), "f"), piece)
+        return _DOUBLE.sub(lambda double: format(Decimal(double[0]), "f"), piece)
 
     return dataclasses.replace(column_, pieces=tuple(map(decimal, column_.pieces)))
 
@@ -344,8 +344,8 @@ _VARYING = ("unnest", "random", "uuid", "gen_random_uuid")
 @functools.cache
 def _kinds() -> dict[str, Kind]:
     kinds = {"scalar": Kind.ROW, "aggregate": Kind.GROUP, "macro": Kind.FREE}
-    found = {name: kinds[kind] for name, (kind, _) in described().items()}
-    return found | dict.fromkeys(_VARYING, Kind.FREE)
+    by_name = {name: kinds[kind] for name, (kind, _) in described().items()}
+    return by_name | dict.fromkeys(_VARYING, Kind.FREE)
 
 
 @functools.cache
@@ -365,9 +365,9 @@ def __getattr__(name: str) -> Any:
     meant = spelt_otherwise(name, __all__)
     if meant is not None:
         return globals()[meant]
-    for known in (name.lower(), spelt_otherwise(name, described())):
-        if known in described():
-            return _duckdb_function(known)
+    for spelling in (name.lower(), spelt_otherwise(name, described())):
+        if spelling in described():
+            return _duckdb_function(spelling)
     near = nearest(name, itertools.chain(__all__, described()))
     raise AttributeError(f"There is no function {name!r}.{near}", name=name)
 

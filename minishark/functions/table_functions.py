@@ -47,9 +47,9 @@ class Rows:
         made_ = self.handler()
         # DuckDB has no functions without arguments that may vary: such ones are called with NULL.
         given = values if _parameters(self.handler) else ()
-        found = [self._row(row) for row in made_.eval(*given) or ()]
+        rows = [self._row(row) for row in made_.eval(*given) or ()]
         ending: Callable[[], Iterable[Any] | None] = getattr(made_, "terminate", tuple)
-        return [*found, *map(self._row, ending() or ())]
+        return [*rows, *map(self._row, ending() or ())]
 
     def _row(self, row: Any) -> dict[str, Any]:
         return dict(zip(self.names, row, strict=True))
@@ -141,9 +141,12 @@ class TableFunctions(CamelCase):
             UnsupportedError: `eval` takes any number of arguments.
         """
         parameters = _parameters(f.handler)
-        if any(each.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD for each in parameters):
+        if any(
+            parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD
+            for parameter in parameters
+        ):
             raise UnsupportedError("SQL calls table functions with plain parameters only.")
-        listed = ", ".join(ident(each.name) for each in parameters)
+        listed = ", ".join(ident(parameter.name) for parameter in parameters)
         call_ = f"{f.name()}({listed or 'NULL'})"
         offer_called(f.name(), self._runtime)
         rows = f"unnest({call_}, max_depth := 2)"

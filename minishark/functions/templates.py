@@ -76,12 +76,12 @@ class Template:
 
     def parameters(self) -> tuple[Parameter, ...]:
         inside = self.signature.partition("(")[2].removesuffix(")")
-        found = []
+        listed = []
         for text in filter(None, (part.strip() for part in inside.split(", "))):
             match = _PARAMETER.fullmatch(text)
             assert match is not None, self.signature
             default = _REQUIRED if match["default"] is None else ast.literal_eval(match["default"])
-            found.append(
+            listed.append(
                 Parameter(
                     name=match["name"],
                     is_text=match["kind"] == "value",
@@ -89,7 +89,7 @@ class Template:
                     default=default,
                 )
             )
-        return tuple(found)
+        return tuple(listed)
 
 
 def function_of(
@@ -100,7 +100,7 @@ def function_of(
     @functools.cache
     def parsed() -> tuple[tuple[Parameter, ...], inspect.Signature]:
         parameters = template.parameters()
-        return parameters, inspect.Signature([_signature_of(each) for each in parameters])
+        return parameters, inspect.Signature([_signature_of(parameter) for parameter in parameters])
 
     def function(*args: Any, **kwargs: Any) -> Column:
         parameters, signature = parsed()
@@ -109,7 +109,10 @@ def function_of(
         except TypeError as error:
             raise TypeError(f"{template.name}(): {error}; it is {template.signature}.") from None
         bound.apply_defaults()
-        given = {each.name: _argument(each, bound.arguments[each.name]) for each in parameters}
+        given = {
+            parameter.name: _argument(parameter, bound.arguments[parameter.name])
+            for parameter in parameters
+        }
         return _column(template, given, {} if names is None else names())
 
     function.__name__ = function.__qualname__ = template.name
@@ -147,7 +150,7 @@ def _column(
     for name, meant in names.items():
         sql = sql.replace(name, meant)
     made = _filled_once(sql, arguments)
-    shown = [each for columns in arguments.values() for each in columns]
+    shown = [column for columns in arguments.values() for column in columns]
     return replace(
         made,
         name=f"{template.name}({', '.join(map(shown_as, shown))})",
@@ -191,23 +194,21 @@ def filled(sql: str, arguments: dict[str, tuple[Column, ...]]) -> Column:
     """The text of a template with its arguments."""
     parts: list[Any] = []
     place = 0
-    while found := _MARK.search(sql, place):
-        parts.append(sql[place : found.start()])
-        if found["brace"]:
-            place = found.end()
-            parts.append(found["brace"][0])
-        elif found["name"]:
-            place = found.end()
-            columns = arguments[found["name"]]
-            alone = sql[: found.start()].endswith(("(", ", ")) and sql[place:].startswith(
-                (")", ",")
-            )
+    while mark := _MARK.search(sql, place):
+        parts.append(sql[place : mark.start()])
+        if mark["brace"]:
+            place = mark.end()
+            parts.append(mark["brace"][0])
+        elif mark["name"]:
+            place = mark.end()
+            columns = arguments[mark["name"]]
+            alone = sql[: mark.start()].endswith(("(", ", ")) and sql[place:].startswith((")", ","))
             bare = alone or len(columns) != 1
-            parts += separated([_bare(each) for each in columns] if bare else columns)
+            parts += separated([_bare(column) for column in columns] if bare else columns)
         else:
-            place = _end(sql, found.end())
-            inner = filled(sql[found.end() : place - 1], arguments)
-            call = Call(function=found["call"], arguments=inner)
+            place = _end(sql, mark.end())
+            inner = filled(sql[mark.end() : place - 1], arguments)
+            call = Call(function=mark["call"], arguments=inner)
             parts.append(call.column(max(inner.kind, Kind.GROUP)))
     parts.append(sql[place:])
     return combine(*(part for part in parts if not isinstance(part, str) or part))
@@ -231,6 +232,6 @@ def _end(sql: str, start: int) -> int:
 
 
 def by_name(templates: Sequence[Template]) -> dict[str, Template]:
-    found = {template.name: template for template in templates}
-    assert len(found) == len(templates), "a name is there twice"
-    return found
+    named = {template.name: template for template in templates}
+    assert len(named) == len(templates), "a name is there twice"
+    return named

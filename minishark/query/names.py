@@ -129,7 +129,7 @@ def _without_sizes(hints: FragmentHints) -> FragmentHints:
 
 def takes_task(task: StageTask) -> bool:
     """Whether a fragment's rows depend on which of how many tasks runs it."""
-    return any(each.takes_task for each in task.scalars)
+    return any(scalar.takes_task for scalar in task.scalars)
 
 
 def _calls(texts: str, function: ScalarFunction) -> bool:

@@ -120,8 +120,8 @@ class CachedTables:
         """The handles of the cached rows that a text names; who keeps the text keeps them."""
         if CACHED_PREFIX not in sql:
             return ()
-        found = map(self._handles.get, dict.fromkeys(_CACHED_NAME.findall(sql)))
-        return tuple(rows for rows in found if rows is not None)
+        named = map(self._handles.get, dict.fromkeys(_CACHED_NAME.findall(sql)))
+        return tuple(rows for rows in named if rows is not None)
 
     def sweep(self) -> None:
         """Drop the tables whose last handle was released."""
@@ -232,8 +232,8 @@ class CachedTables:
             table = self.tables.catalog.get(lost.table)
             if not any(file in lost.files for part in table.partitions for file in part.files):
                 return  # another thread was faster
-            plan, known = cached.plan, cached.fingerprint
-            if plan is None or known is None or fingerprint(plan) != known:
+            plan, before = cached.plan, cached.fingerprint
+            if plan is None or before is None or fingerprint(plan) != before:
                 raise PartitionsLostError(
                     "of a DataFrame", lost.partitions, lost.files, _OTHER_ROWS
                 )

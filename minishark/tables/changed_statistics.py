@@ -39,8 +39,8 @@ def changed_statistics(
     columns = old.columns
     if added is not None and added.num_rows:
         columns = tuple(
-            _with_values(known, column.type, added.column(i), old.rows)
-            for i, (known, column) in enumerate(zip(columns, schema, strict=True))
+            _with_values(before, column.type, added.column(i), old.rows)
+            for i, (before, column) in enumerate(zip(columns, schema, strict=True))
         )
     is_near = rows <= _GROWTH_MAX * old.rows and old.rows <= _GROWTH_MAX * rows
     return old if is_near and columns == old.columns else TableStatistics(rows, size_bytes, columns)
@@ -52,8 +52,8 @@ def joined_statistics(
     """The statistics of a table to which the rows of another one are added."""
     rows = old.rows + added.rows
     columns = tuple(
-        _joined(known, new, column.type, old.rows, added.rows)
-        for known, new, column in zip(old.columns, added.columns, schema, strict=True)
+        _joined(before, new, column.type, old.rows, added.rows)
+        for before, new, column in zip(old.columns, added.columns, schema, strict=True)
     )
     return TableStatistics(rows, old.bytes + added.bytes, columns)
 
@@ -79,30 +79,30 @@ def with_columns(
     """
     columns, left = list(old.columns), max(0, rows - changed.rows)
     for position, new in zip(positions, changed.columns, strict=True):
-        known, type_ = columns[position], schema[position].type
-        columns[position] = _joined(known, new, type_, left, changed.rows) if left else new
+        before, type_ = columns[position], schema[position].type
+        columns[position] = _joined(before, new, type_, left, changed.rows) if left else new
     return TableStatistics(rows, size_bytes, tuple(columns))
 
 
 def _joined(
-    known: ColumnStatistics, new: ColumnStatistics, type_: str, rows: int, new_rows: int
+    before: ColumnStatistics, new: ColumnStatistics, type_: str, rows: int, new_rows: int
 ) -> ColumnStatistics:
     """Statistics of a column of `rows` rows, and of `new_rows` besides."""
-    if known.distinct is None or new.distinct is None:
+    if before.distinct is None or new.distinct is None:
         return ColumnStatistics()
-    if not rows or known.null_fraction >= 1.0:
+    if not rows or before.null_fraction >= 1.0:
         bounds: _Bounds = new.minimum, new.maximum
     elif not new_rows or new.null_fraction >= 1.0:
-        bounds = known.minimum, known.maximum
+        bounds = before.minimum, before.maximum
     else:
-        bounds = _outer((known.minimum, known.maximum), (new.minimum, new.maximum), type_)
-    nulls = (known.null_fraction * rows + new.null_fraction * new_rows) / max(1, rows + new_rows)
+        bounds = _outer((before.minimum, before.maximum), (new.minimum, new.maximum), type_)
+    nulls = (before.null_fraction * rows + new.null_fraction * new_rows) / max(1, rows + new_rows)
     # All values are new if there are new bounds, and as rare as the old ones; else no more differ.
-    is_within = rows > 0 and bounds == (known.minimum, known.maximum)
-    distinct = max(known.distinct, new.distinct)
+    is_within = rows > 0 and bounds == (before.minimum, before.maximum)
+    distinct = max(before.distinct, new.distinct)
     if not is_within:
-        distinct += min(known.distinct, new.distinct)
-    without_nulls = known.without_nulls and new.without_nulls
+        distinct += min(before.distinct, new.distinct)
+    without_nulls = before.without_nulls and new.without_nulls
     return ColumnStatistics(nulls, distinct, *bounds, without_nulls=without_nulls)
 
 
@@ -119,23 +119,23 @@ def _outer(one: _Bounds, other: _Bounds, type_: str) -> _Bounds:
 
 
 def _with_values(
-    known: ColumnStatistics, type_: str, values: pa.ChunkedArray, rows: int
+    before: ColumnStatistics, type_: str, values: pa.ChunkedArray, rows: int
 ) -> ColumnStatistics:
     """Statistics of a column of `rows` rows, and of `values` besides."""
-    if known.distinct is None:  # values of this type are not measured
-        return known
-    is_empty = not rows or known.null_fraction >= 1.0
-    nulls = known.null_fraction
+    if before.distinct is None:  # values of this type are not measured
+        return before
+    is_empty = not rows or before.null_fraction >= 1.0
+    nulls = before.null_fraction
     if is_empty or (values.null_count > 0) != (nulls > 0):
         nulls = (nulls * rows + values.null_count) / (rows + len(values))
-    bounds = known.minimum, known.maximum
-    if values.null_count < len(values) and (is_empty or known.minimum is not None):
-        bounds = _widened(known, type_, values)
-    distinct = known.distinct
-    if bounds != (known.minimum, known.maximum) or is_empty:
-        rare = 1.0 if is_empty else known.distinct / rows
+    bounds = before.minimum, before.maximum
+    if values.null_count < len(values) and (is_empty or before.minimum is not None):
+        bounds = _widened(before, type_, values)
+    distinct = before.distinct
+    if bounds != (before.minimum, before.maximum) or is_empty:
+        rare = 1.0 if is_empty else before.distinct / rows
         distinct += round(rare * _distinct(values))
-    without_nulls = known.without_nulls and not values.null_count
+    without_nulls = before.without_nulls and not values.null_count
     return ColumnStatistics(nulls, distinct, *bounds, without_nulls=without_nulls)
 
 
@@ -147,18 +147,18 @@ def _distinct(values: pa.ChunkedArray) -> int:
         return len(values) - int(values.null_count)
 
 
-def _widened(known: ColumnStatistics, type_: str, values: pa.ChunkedArray) -> _Bounds:
+def _widened(before: ColumnStatistics, type_: str, values: pa.ChunkedArray) -> _Bounds:
     """Bounds of old and new values; unknown where Python might compare them otherwise."""
     if _COMPARED.fullmatch(type_) is None:
         return None, None
     if pa.types.is_decimal(values.type):
         values = values.cast(pa.decimal128(38, values.type.scale))
     try:
-        found = pc.min_max(values).as_py()
-        old = [_read(text, type_) for text in (known.minimum, known.maximum) if text is not None]
+        extremes = pc.min_max(values).as_py()
+        old = [_read(text, type_) for text in (before.minimum, before.maximum) if text is not None]
     except (ValueError, OverflowError):  # dates that Python does not have
         return None, None
-    return _text(min([found["min"], *old[:1]])), _text(max([found["max"], *old[1:]]))
+    return _text(min([extremes["min"], *old[:1]])), _text(max([extremes["max"], *old[1:]]))
 
 
 def _read(text: str, type_: str) -> Any:

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from minishark.compiler.sql import change_queries as queries
 from minishark.compiler.sql.changes import Change, Changed, Delete, Insert, Merge
 from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.compiler.sql.tokens import mentioned
 from minishark.errors import DataError, DataValueError, QueryError, UnsupportedError
 from minishark.model.catalog import ROW_NUMBER
 from minishark.model.expressions import Schema, quote
@@ -78,6 +79,8 @@ class Changes:
         Raises:
             NotHereError: only DuckDB can run it, on all rows of the table; nothing was changed.
         """
+        if change.returning and mentioned(sql, ("rowid",)):
+            raise NotHereError("RETURNING rowid needs DuckDB's own table.")
         if isinstance(change, Insert):
             return self._insert(sql, change, table)
         return self._changed(sql, change, table)
@@ -147,27 +150,27 @@ class Changes:
         self,
         table: ChangedTable[Made],
         run: Callable[[pa.Table | None], MadeRows],
-        found: pa.Table | None,
+        stored: pa.Table | None,
     ) -> pa.Table:
         """Run a statement on some of a table's rows, and publish what it makes of them.
 
         Args:
             table: the table.
             run: runs it on stored rows, which come with their numbers.
-            found: the rows that it may change.
+            stored: the rows that it may change.
 
         Returns:
             Its answer.
         """
         for _ in range(_RUNS_MAX):
-            made = run(found)
+            made = run(stored)
             others = [rows for keys in made.keys if (rows := table.holders(keys)).num_rows]
             if not others:
                 numbers = made.replaced.column(0).to_numpy()
                 patched = table.without(numbers) if len(numbers) else None
                 table.publish(patched, made.rows if made.rows.num_rows else None)
                 return made.answer
-            found = _once([*([] if found is None else [found]), *others])
+            stored = _once([*([] if stored is None else [stored]), *others])
         reason = "Each time that it runs, it makes other keys."
         raise NotHereError(reason)
 
@@ -184,12 +187,12 @@ class Changes:
             target = _target(table)
             is_patch = self._is_patch(change, table, target)
             is_last = self._is_last(sql, change, table, is_patch=is_patch)
-            found = None if is_last else self._found_here(change, table)
-            if found is not None:
-                numbers = found.column(found.num_columns - 1).to_numpy()
+            concerned = None if is_last else self._found_here(change, table)
+            if concerned is not None:
+                numbers = concerned.column(concerned.num_columns - 1).to_numpy()
             else:
-                known = target if is_patch else None
-                patch = self._patch(sql, change, table, known, is_last=is_last)
+                patched = target if is_patch else None
+                patch = self._patch(sql, change, table, patched, is_last=is_last)
                 if isinstance(patch, Stored):
                     return self._in_tasks(sql, change, table, patch)
                 numbers = patch.column(0).to_numpy()
@@ -197,12 +200,12 @@ class Changes:
                 if len(numbers):
                     table.publish(table.without(numbers), None)
                 return counted(len(numbers))
-            if found is None:
-                found = self._found(sql, change, table, numbers)
+            if concerned is None:
+                concerned = self._found(sql, change, table, numbers)
         keys = () if is_patch else table.shell.keys
         shell = replace(table.shell, keys=keys)
         return self._published(
-            table, lambda rows: self._in_shell(sql, change, table, shell, rows), found
+            table, lambda rows: self._in_shell(sql, change, table, shell, rows), concerned
         )
 
     def _found_here(self, change: Changed, table: ChangedTable[Made]) -> pa.Table | None:
@@ -215,8 +218,8 @@ class Changes:
             return None
         with self.searching() as stoppable:
             query = queries.concerned(change, quote(ROWS), "*")
-            found = self.scratch.select(query, rows, stoppable=stoppable)
-        return found if found.num_rows < table.many else None
+            concerned = self.scratch.select(query, rows, stoppable=stoppable)
+        return concerned if concerned.num_rows < table.many else None
 
     def _is_last(
         self, sql: str, change: Changed, table: ChangedTable[Made], *, is_patch: bool

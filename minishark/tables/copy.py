@@ -87,10 +87,10 @@ class Copy:
 
 def _string(text: str) -> str | None:
     """The value of a string, or a name in quotes, as DuckDB reads it; None for anything else."""
-    found = _STRING.fullmatch(text)
-    if found is None:
+    literal = _STRING.fullmatch(text)
+    if literal is None:
         return None
-    single, double = found.groups()
+    single, double = literal.groups()
     return double.replace('""', '"') if single is None else single.replace("''", "'")
 
 
@@ -102,14 +102,14 @@ def parsed_copy(target: str, split: Callable[[str], Sequence[str]]) -> Copy | No
     """
     # These are devices, options without parentheses, RETURN_FILES and
     # RETURN_STATS, and a FILENAME_PATTERN that is not a plain string.
-    found = _TARGET.fullmatch(target)
-    if found is None:
+    parts = _TARGET.fullmatch(target)
+    if parts is None:
         return None
-    path = found[1].replace("''", "'")
+    path = parts[1].replace("''", "'")
     if path.startswith("/dev/"):
         return None
     options: dict[str, str] = {}
-    for text in split(found[2] or ""):
+    for text in split(parts[2] or ""):
         option = _OPTION.fullmatch(text.strip())
         if option is None:
             return None
@@ -307,8 +307,8 @@ def final_names(copy: Copy, entries: Iterable[tuple[str, Iterable[str]]]) -> dic
     pattern = copy.pattern if "{i}" in copy.pattern else f"{copy.pattern}{{i}}"
     numbers: dict[Path, Iterator[int]] = {}
     files: dict[str, str] = {}
-    for entry, found in entries:
-        paths = map(Path, found)
+    for entry, names in entries:
+        paths = map(Path, names)
         for file in sorted(paths, key=lambda path: (path.parent, len(path.name), path.name)):
             name = file
             numbered_name = _NUMBERED.fullmatch(name.name)

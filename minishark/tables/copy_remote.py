@@ -115,8 +115,8 @@ class RemoteStaging:
     def remove(self) -> None:
         """Remove what is staged; the mark first, so that late tasks remove their own files."""
         remove_files([f"{self.uri}/{MARK}"], self.access)
-        found = list_below(self.uri, self.access)
-        remove_files([file.path for file in found], self.access)
+        files = list_below(self.uri, self.access)
+        remove_files([file.path for file in files], self.access)
 
 
 def _together(
@@ -124,7 +124,7 @@ def _together(
 ) -> None:
     """Make calls, several at a time; the first error after all have ended."""
     with ThreadPoolExecutor(_AT_ONCE, "minishark-publish") as pool:
-        for done in [pool.submit(call, *each) for each in arguments]:
+        for done in [pool.submit(call, *argument) for argument in arguments]:
             done.result()
 
 

@@ -79,7 +79,7 @@ def must_merge(partition: Partition) -> bool:
     """Whether a partition has to be stored again, as one file, before it is read."""
     deleted = (partition.deleted, *(delta.deleted for delta in partition.deltas))
     most = max(_PIECES_FEW, partition.rows // SCATTERED_ROWS)
-    return any(row_counts(each)[1] > most for each in deleted)
+    return any(row_counts(rows)[1] > most for rows in deleted)
 
 
 def should_merge(partition: Partition, sizes: Sizes = SIZES) -> bool:
@@ -215,8 +215,8 @@ class DeltaWriter:
                 item = partition_slices(table.partitions[index])[place]
                 whole = store.read((FileSlice(item.file, item.locations),))
                 parts.append(_plain(_taken(whole, rows)))
-        found = pa.concat_tables([part.cast(parts[0].schema) for part in parts])
-        return found.append_column(ROW_NUMBER, pa.array(numbers))
+        together = pa.concat_tables([part.cast(parts[0].schema) for part in parts])
+        return together.append_column(ROW_NUMBER, pa.array(numbers))
 
     def all_rows(self, table: Table) -> pa.Table:
         """All rows of a table, and their numbers as a last column.
@@ -363,21 +363,21 @@ class DeltaWriter:
         # Also those that drain: they may be the only ones that have the partition's other files.
         there = {*self.cluster.nodes, *self.cluster.draining}
         live = [node for node in nodes if node in there]
-        found = store.replicate(stored, file, live)
-        held = tuple(node for node in nodes if node in found)
+        holders = store.replicate(stored, file, live)
+        held = tuple(node for node in nodes if node in holders)
         return (
             Delta(
                 file=file,
                 rows=stored.rows,
                 bytes=stored.bytes,
-                held=tuple(node for node in found if node not in held),
+                held=tuple(node for node in holders if node not in held),
             ),
             held,
         )
 
     def _encoded(self, folder: str, rows: pa.Table, first: FileSlice, store: Store) -> pa.Table:
         """Rows in the layout of their partition's own file, with the dictionaries of its text."""
-        known = self._known.setdefault(folder, {})
+        dictionaries = self._known.setdefault(folder, {})
         schema = store.read((FileSlice(first.file, first.locations, 0, 0),)).schema
         columns = _plain(rows).combine_chunks().columns
         for position, wanted in enumerate(schema):
@@ -386,13 +386,13 @@ class DeltaWriter:
                 continue
             begin = store.read((FileSlice(first.file, first.locations, 0, 1),))
             values = begin.column(position).chunk(0).dictionary
-            longer = known.get(position)
+            longer = dictionaries.get(position)
             if longer is not None and longer[: len(values)].equals(values):
                 values = longer
             encoded = _with_dictionary(columns[position], values)
             if len(encoded.dictionary) <= _VALUES_MAX:
                 columns[position] = encoded
-                known[position] = encoded.dictionary
+                dictionaries[position] = encoded.dictionary
             schema = schema.set(position, wanted.with_type(columns[position].type))
         return pa.Table.from_arrays(columns, schema=schema)
 
@@ -431,14 +431,14 @@ def _first(partition: Partition) -> FileSlice:
 
 def _taken(rows: pa.Table, places: NDArray[np.int64]) -> pa.Table:
     """Some rows of a file by their places, which ascend; only the batches that have some count."""
-    found, first = [], 0
+    taken, first = [], 0
     for batch in rows.to_batches():
         low, high = np.searchsorted(places, (first, first + len(batch)))
         if low < high:
             some = takeable(pa.Table.from_batches([batch])).combine_chunks().to_batches()[0]
-            found.append(some.take(pa.array(places[low:high] - first)))
+            taken.append(some.take(pa.array(places[low:high] - first)))
         first += len(batch)
-    return pa.Table.from_batches(found, takeable(rows.slice(0, 0)).schema)
+    return pa.Table.from_batches(taken, takeable(rows.slice(0, 0)).schema)
 
 
 def _plain(rows: pa.Table) -> pa.Table:

@@ -96,9 +96,7 @@ class MemoryTable(ChangedTable[Table]):
         )
         wanted = f"SEMI JOIN (SELECT {typed} FROM {given}) AS k ON {equal}"
         if held is None and len(columns) == 1:  # which scans test
-            casts = (
-                f"CAST({_literal(each)} AS {columns[0].type})" for each in values[0].to_pylist()
-            )
+            casts = (f"CAST({_literal(key)} AS {columns[0].type})" for key in values[0].to_pylist())
             wanted = f"WHERE t.{quote(columns[0].name)} IN ({', '.join(casts)})"
         told = f"keys of {table.name}"
         # Mostly there is none: other columns need not be read, nor rows be numbered.
@@ -125,7 +123,7 @@ class MemoryTable(ChangedTable[Table]):
         context, table, says = self._context, self._table, self.constraints
         new = replace(added.made, name=numbered_name(f"new_{table.folder}"))
         rows = quote(new.name)
-        wrong = [f"FROM {rows} WHERE NOT ({each}) LIMIT 1" for each in says.checks]
+        wrong = [f"FROM {rows} WHERE NOT ({query}) LIMIT 1" for query in says.checks]
         for columns in says.keys:
             names = ", ".join(map(quote, columns))
             filled = " AND ".join(f"{quote(name)} IS NOT NULL" for name in columns)
@@ -137,11 +135,11 @@ class MemoryTable(ChangedTable[Table]):
         view, sink = CatalogView(context.catalog, [new]), CollectRows(lossless=True)
         context.tables.planning.put_table(new)
         try:
-            for each in wrong:
+            for query in wrong:
                 told = f"constraints of {table.name}"
-                found = context.run(each, sink, catalog=view, told=told)
-                if found.num_rows:
-                    return found
+                broken = context.run(query, sink, catalog=view, told=told)
+                if broken.num_rows:
+                    return broken
             return None
         finally:
             context.tables.planning.remove_table(new.name)
@@ -187,9 +185,9 @@ class MemoryTable(ChangedTable[Table]):
         self._next(replace(self._table, definition=definition, version=next(versions)), None)
 
     def discard(self, *made: Stored[Table] | pa.Table | None) -> None:
-        for each in made:
-            if isinstance(each, Stored):
-                self._context.tables.retire(changed_files(each.made, self._table))
+        for part in made:
+            if isinstance(part, Stored):
+                self._context.tables.retire(changed_files(part.made, self._table))
 
     def _with_table(self, table: Table, added: Table) -> Table:
         """A version, with the rows of another table that tasks have stored."""
@@ -202,8 +200,8 @@ class MemoryTable(ChangedTable[Table]):
             raise
         kept = {part.file for part in new.partitions}
         tables.retire({file: nodes for file, nodes in files.items() if file not in kept})
-        known = joined_statistics(table.statistics, table.schema, added.statistics)
-        return replace(new, statistics=known)
+        joined = joined_statistics(table.statistics, table.schema, added.statistics)
+        return replace(new, statistics=joined)
 
     def _next(self, new: Table, added: AddedRows | None) -> None:
         """Let the next statements see a version; `added` if it only has more rows."""
@@ -243,11 +241,11 @@ def _literal(text: str) -> str:
     return " || chr(0) || ".join(map(quote_text, text.split("\0")))  # which no literal can contain
 
 
-def _within(values: pa.Table, known: ColumnStatistics | None) -> pa.Table:
+def _within(values: pa.Table, statistics: ColumnStatistics | None) -> pa.Table:
     """The keys of a column of integers, as text, that are within its bounds."""
-    if known is None or known.minimum is None or known.maximum is None:
+    if statistics is None or statistics.minimum is None or statistics.maximum is None:
         return values
-    low, high = int(known.minimum), int(known.maximum)
+    low, high = int(statistics.minimum), int(statistics.maximum)
     within = [low <= int(text) <= high for text in values.column(0).to_pylist()]
     return values.filter(pa.array(within, pa.bool_()))
 

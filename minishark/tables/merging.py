@@ -93,12 +93,12 @@ class Merger:
         current = self.tables.catalog.find(table.name)
         if current is None or current.folder != table.folder:
             return [*merged]
-        store, found = self.tables.cluster.store(), []
+        store, partitions = self.tables.cluster.store(), []
         for old, new in zip(read, merged, strict=True):
             later = [d.file for d in current.partitions[old.index].deltas[len(old.deltas) :]]
             nodes = tuple(n for n in new.locations if holds(store, [new.file, *later], n))
-            found.append(dataclasses.replace(new, locations=nodes))
-        return found
+            partitions.append(dataclasses.replace(new, locations=nodes))
+        return partitions
 
     def join(self, timeout_s: float) -> None:
         """Wait for the thread, which ends when the cluster does."""

@@ -39,14 +39,15 @@ def split_source(source: Source, pieces: int) -> tuple[TableSource, SourceSize]:
     """
     table = SourceTable("", source, source.resolve()).opened()
     snapshot = table.snapshot
-    found = table.table(Pushed(), snapshot.splits(Pushed(), pieces), "", pieces)
-    known = snapshot.statistics
+    planned = table.table(Pushed(), snapshot.splits(Pushed(), pieces), "", pieces)
+    measured = snapshot.statistics
     size = SourceSize(
-        found.bytes if known is None else known.bytes, None if known is None else known.rows
+        planned.bytes if measured is None else measured.bytes,
+        None if measured is None else measured.rows,
     )
     loaded = TableSource(
         schema=snapshot.schema,
-        reads=tuple(partition.read for partition in found.partitions),
+        reads=tuple(partition.read for partition in planned.partitions),
         origin=Origin(source, snapshot.version),
         opened=snapshot,
     )
@@ -144,9 +145,9 @@ def _kept_layout(given: pa.Schema, schema: Schema) -> pa.Schema | None:
     with duckdb.connect(config={"threads": 1}) as connection:
         for name, value in stored_types(stage, types).items():
             connection.execute(f"SET {name} = {value}")
-        found = connection.from_arrow(given.empty_table()).to_arrow_table().schema
-    same = found.names == given.names and all(map(_alike, given.types, found.types))
-    return found if same else None
+        kept = connection.from_arrow(given.empty_table()).to_arrow_table().schema
+    same = kept.names == given.names and all(map(_alike, given.types, kept.types))
+    return kept if same else None
 
 
 def _alike(given: pa.DataType, stored: pa.DataType) -> bool:

@@ -81,8 +81,8 @@ class StoreAsTable(Sink[Table]):
             return ()
         if self.function is not None:
             return None if self.layout.partition_by else ()
-        found = hash_columns(plan) if count > 1 else None
-        names = tuple(self.schema[i].name for i in found) if found is not None else None
+        positions = hash_columns(plan) if count > 1 else None
+        names = tuple(self.schema[i].name for i in positions) if positions is not None else None
         if names is None and self.layout.kept:
             return ()
         return names if self.layout.partition_by in ((), names) else None

@@ -187,18 +187,18 @@ class Stores:
 
     def written(self, name: str) -> str:
         """What SQL calls a table."""
-        found = (store.written(name) for store in self.stores)
-        return next((name for name in found if name is not None), quote(name))
+        names = (store.written(name) for store in self.stores)
+        return next((name for name in names if name is not None), quote(name))
 
     def relation(self, name: str) -> str | None:
         """What queries read for a table, if they know it by another name than SQL."""
-        found = (store.relation(name) for store in self.stores)
-        return next((relation for relation in found if relation is not None), None)
+        relations = (store.relation(name) for store in self.stores)
+        return next((relation for relation in relations if relation is not None), None)
 
     def size(self, name: str) -> tuple[int | None, int | None]:
         """The rows and stored bytes of a table, as far as they are known without reading it."""
-        found = (store.size(name) for store in self.stores)
-        return next((size for size in found if size is not None), (None, None))
+        sizes = (store.size(name) for store in self.stores)
+        return next((size for size in sizes if size is not None), (None, None))
 
     def create(self, name: str, rows: Any, layout: Layout, **options: Any) -> None:
         """Create a table, as `TableStore.create` does."""

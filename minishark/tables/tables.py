@@ -182,11 +182,11 @@ class Tables:
             source, size = self._source(data, rows_folder, pieces)
             columns = [column.name for column in source.schema]
             keys = named_columns(name, layout.partition_by, columns)
-            wanted = self.layout(replace_fields(layout, partition_by=keys), size)
+            laid_out = self.layout(replace_fields(layout, partition_by=keys), size)
             loader = self._loader(
-                folder, source, wanted, observer, buckets=buckets, on_progress=on_progress
+                folder, source, laid_out, observer, buckets=buckets, on_progress=on_progress
             )
-            content = _content(source, wanted)  # before files can have changed
+            content = _content(source, laid_out)  # before files can have changed
             table = self._loaded_as(name, loader)
             if content is not None:
                 for part in table.partitions:
@@ -194,7 +194,7 @@ class Tables:
             if source.origin is None:
                 return table, None
             again = Layout(
-                partition_by=keys, partitions=len(table.partitions), replicas=wanted.replicas
+                partition_by=keys, partitions=len(table.partitions), replicas=laid_out.replicas
             )
             files = tuple(partition.file for partition in table.partitions)
             return table, _Loaded(source.origin, again, pieces, files)
@@ -238,19 +238,25 @@ class Tables:
         self._origins.pop(folder, None)
         self._same_as.pop(folder, None)
         self.deltas.forget(folder)
+        if readers := self._transactions():
+            self._forgotten[folder] = readers
         self._homes.pop(folder, None)
         self._drop_numbered(folder)
         self._emptied.pop(folder, None)
-        readers = self._transactions()
-        if readers:  # they go on reading the tables that there were when they began
-            self._forgotten[folder] = readers
-        else:
+        self.remove_if_dropped(folder)
+
+    def remove_if_dropped(self, folder: str) -> None:
+        """Remove the folder of a table that was dropped, unless a transaction may read it.
+
+        Called when something has been written there, too, which makes the folder again.
+        """
+        if folder not in self._homes and folder not in self._forgotten:
             self.cluster.remove_folder(folder)
 
     def _transactions(self) -> frozenset[str]:
         """The folders of transactions that are open."""
         home = f"{self.cluster.folder(TRANSACTIONS_FOLDER)}/"
-        return frozenset(each for each in self.cluster.open_folders if each.startswith(home))
+        return frozenset(folder for folder in self.cluster.open_folders if folder.startswith(home))
 
     def read(self, name: str) -> pa.Table:
         for _ in range(_READS_MAX - 1):
@@ -299,12 +305,12 @@ class Tables:
                     raise ConflictError(replaced_meanwhile(new.name))
             current = {old.folder: self._current(old) for old, _ in changes}
             doubted = {old.folder: self._doubted(old) for old, _ in changes}
-            found = [
+            changed_tables = [
                 _relocated(new, current[old.folder], doubted[old.folder]) for old, new in changes
             ]
             with planned or contextlib.nullcontext():
-                self.catalog.change((*found, *created), gone)
-            for new in found:
+                self.catalog.change((*changed_tables, *created), gone)
+            for new in changed_tables:
                 self.planning.update_table(new)
             for folder, nodes in doubted.items():
                 if nodes:
@@ -387,10 +393,10 @@ class Tables:
         if not columns:
             return new
         measured = self.statistics_of(loaded, tuple(table.schema[i] for i in columns))
-        known = with_columns(
+        statistics = with_columns(
             table.statistics, table.schema, columns, measured, rows=new.rows, size_bytes=new.bytes
         )
-        return replace_fields(new, statistics=known)
+        return replace_fields(new, statistics=statistics)
 
     def _stored_again(
         self, table: Table, source: TableSource, replicas: int, verb: str
@@ -429,8 +435,7 @@ class Tables:
         try:
             yield
         finally:
-            if table.folder not in self._homes:
-                self.cluster.remove_folder(table.folder)
+            self.remove_if_dropped(table.folder)
 
     @contextlib.contextmanager
     def numbered(self, table: Table, *, is_alone: bool = False) -> Iterator[Table]:
@@ -443,17 +448,17 @@ class Tables:
         """
         name = numbered_name(f"{'alone_' if is_alone else ''}{table.folder}")
         columns = (*table.statistics.columns, ColumnStatistics(distinct=table.rows))
-        found = replace_fields(
+        seen = replace_fields(
             table,
             name=name,
             schema=(*table.schema, Column(ROW_NUMBER, "BIGINT")),
             partitions=tuple(replace_fields(p, is_numbered=True) for p in table.partitions),
             statistics=structs.replace(table.statistics, columns=columns),
         )
-        planned = found
+        planned = seen
         if is_alone:
             unknown = TableStatistics(1, 0, tuple(ColumnStatistics() for _ in columns))
-            planned = replace_fields(found, statistics=unknown)
+            planned = replace_fields(seen, statistics=unknown)
         with self._lock:
             numbered = self._numbered.setdefault(table.folder, _Numbered())
             if name in numbered.names:
@@ -463,7 +468,7 @@ class Tables:
                 numbered.names.add(name)
             numbered.users += 1
         try:
-            yield found
+            yield seen
         finally:
             with self._lock:
                 numbered.users -= 1
@@ -499,6 +504,7 @@ class Tables:
             tables=lambda: tuple(self.catalog),
             homes=lambda table: self._homes.get(table.folder, {}),
             moved=self._moved,
+            dropped=self.remove_if_dropped,
             clock=self.clock,
         )
 
@@ -506,19 +512,23 @@ class Tables:
         """Nodes that have started again and were not asked since what they have of a table."""
         return tuple(doubtful(self.cluster.homes(), self._homes.get(table.folder, {})))
 
-    def _moved(self, table: Table, index: int, found: Sequence[str], gone: Sequence[str]) -> bool:
-        """Change the locations of a partition: `found` are added, `gone` removed."""
+    def _moved(
+        self, table: Table, index: int, new_nodes: Sequence[str], gone: Sequence[str]
+    ) -> bool:
+        """Change the locations of a partition: `new_nodes` are added, `gone` removed."""
         with self._lock:
             if not self.is_current(table):
                 return False  # it was dropped or replaced while it was copied
             current = self.catalog.get(table.name)
             partition = current.partitions[index]
-            if found and partition.files != table.partitions[index].files:
+            if new_nodes and partition.files != table.partitions[index].files:
                 return False  # it has changed meanwhile: the next round copies what it is now
             stored = [n for n in partition.locations if n not in gone]
             emptied = self._emptied.setdefault(table.folder, {})
             emptied.update(dict.fromkeys(gone, current.version))
-            self.catalog.add(current.with_locations(index, tuple(dict.fromkeys((*stored, *found)))))
+            self.catalog.add(
+                current.with_locations(index, tuple(dict.fromkeys((*stored, *new_nodes))))
+            )
             return True
 
     def is_current(self, table: Table) -> bool:
@@ -556,10 +566,10 @@ class Tables:
                 raise lost
             if not any(file in lost.files for part in table.partitions for file in part.files):
                 return  # another thread was faster
-            known = self._origins.get(table.folder)
-            if known is None:
+            loaded = self._origins.get(table.folder)
+            if loaded is None:
                 raise lost
-            origin = known.origin
+            origin = loaded.origin
             if not _is_unchanged(origin):
                 raise _without_source(lost, origin)
             self.warn(f"Table {table.name} was lost with its nodes, and is loaded again.")
@@ -567,32 +577,32 @@ class Tables:
             # waits for the rows plans again.
             with contextlib.suppress(ConflictError):
                 if table.version:
-                    self._restore_changed(table, known, lost)
+                    self._restore_changed(table, loaded, lost)
                 else:
-                    self._load_again(table, known, lost)
+                    self._load_again(table, loaded, lost)
 
-    def _load_again(self, table: Table, known: _Loaded, lost: PartitionsLostError) -> None:
+    def _load_again(self, table: Table, before: _Loaded, lost: PartitionsLostError) -> None:
         with self.folder() as folder:
-            loaded, self._origins[folder] = self._built_again(table, folder, known, lost)
+            loaded, self._origins[folder] = self._built_again(table, folder, before, lost)
             self.repeats(loaded, self.content(table))
             self.publish(loaded, replace=True, restores=table)
 
     def _built_again(
-        self, table: Table, folder: str, known: _Loaded, lost: PartitionsLostError
+        self, table: Table, folder: str, before: _Loaded, lost: PartitionsLostError
     ) -> tuple[Table, _Loaded]:
         """The rows that a table was loaded with, in a folder; raises `lost` if they have changed.
 
         They may do so after somebody has looked, and until the load begins.
         """
         built, loaded = self._built(
-            table.name, folder, known.origin.source, known.layout, pieces=known.pieces
+            table.name, folder, before.origin.source, before.layout, pieces=before.pieces
         )
-        if loaded is None or loaded.origin.version != known.origin.version:
+        if loaded is None or loaded.origin.version != before.origin.version:
             self._retire_partitions(built.partitions)
-            raise _without_source(lost, known.origin)
+            raise _without_source(lost, before.origin)
         return built, loaded
 
-    def _restore_changed(self, table: Table, known: _Loaded, lost: PartitionsLostError) -> None:
+    def _restore_changed(self, table: Table, before: _Loaded, lost: PartitionsLostError) -> None:
         """Load lost files of a table again that statements have changed since.
 
         The same pieces of the same source give the same rows in the same order: what was deleted is
@@ -604,10 +614,10 @@ class Tables:
             for part in table.partitions
             if there.isdisjoint(part.locations) or any(file in lost.files for file in part.files)
         ]
-        if any(known.files[part.index : part.index + 1] != (part.file,) for part in needed):
+        if any(before.files[part.index : part.index + 1] != (part.file,) for part in needed):
             raise _stored_again(lost)
         with self._into(table):
-            loaded, _ = self._built_again(table, table.folder, known, lost)
+            loaded, _ = self._built_again(table, table.folder, before, lost)
         unused = {part.file: part for part in loaded.partitions}
         try:
             partitions = list(table.partitions)
@@ -626,8 +636,8 @@ class Tables:
         with self._lock:
             if table.folder in self._origins:  # else it was dropped just now
                 files = {old.index: loaded.partitions[old.index].file for old in needed}
-                first = tuple(files.get(i, file) for i, file in enumerate(known.files))
-                self._origins[table.folder] = replace_fields(known, files=first)
+                first = tuple(files.get(i, file) for i, file in enumerate(before.files))
+                self._origins[table.folder] = replace_fields(before, files=first)
 
     def _with_changes(
         self, table: Table, old: Partition, again: Partition, lost: PartitionsLostError
@@ -663,12 +673,12 @@ class Tables:
             pieces,
         )
 
-    def layout(self, wanted: Layout, size: SourceSize) -> TableLayout:
+    def layout(self, asked: Layout, size: SourceSize) -> TableLayout:
         """A layout with defaults by the size of the data: every node stores small tables."""
         small = size.bytes <= _SMALL_TABLE_BYTES and (size.rows or 0) <= _SMALL_TABLE_ROWS
-        one = small and not wanted.partition_by
-        count = wanted.partitions or (1 if one else self.partitions)
-        return TableLayout(wanted.partition_by, count, self.copies(count, wanted.replicas))
+        one = small and not asked.partition_by
+        count = asked.partitions or (1 if one else self.partitions)
+        return TableLayout(asked.partition_by, count, self.copies(count, asked.replicas))
 
     def copies(self, partitions: int, replicas: int) -> int:
         """The number of nodes that store each partition; all nodes store a single one."""
@@ -821,12 +831,12 @@ def check_layout(layout: Layout) -> None:
 
 
 def named_columns(table: str, names: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:
-    found = {column.lower(): column for column in columns}
+    by_name = {column.lower(): column for column in columns}
     for name in names:
-        if name.lower() not in found:
-            known = ", ".join(found.values())
-            raise CatalogError(f"Table {table} has no column {name!r}; its columns are {known}.")
-    return tuple(found[name.lower()] for name in names)
+        if name.lower() not in by_name:
+            there = ", ".join(by_name.values())
+            raise CatalogError(f"Table {table} has no column {name!r}; its columns are {there}.")
+    return tuple(by_name[name.lower()] for name in names)
 
 
 def _without_source(lost: PartitionsLostError, origin: Origin) -> PartitionsLostError:

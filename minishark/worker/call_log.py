@@ -67,10 +67,10 @@ class CallLog:
 
     def outcome(self, number: int, digest: bytes) -> Any:
         """What came of a call before; None if it has to be made."""
-        found = self._known.pop((number, digest), None) if self._known else None
-        if found is None and self.deaths and guilt(number, digest, self.deaths) is Guilt.GUILTY:
+        logged = self._known.pop((number, digest), None) if self._known else None
+        if logged is None and self.deaths and guilt(number, digest, self.deaths) is Guilt.GUILTY:
             return KILLED
-        return found
+        return logged
 
     def begin(self, first: int, end: int, digest: bytes) -> None:
         """Calls with these numbers run from now on, should the process die."""

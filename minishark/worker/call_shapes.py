@@ -169,17 +169,17 @@ class Declared:
 def _array(values: list[Any], type_: pa.DataType, *, is_map: bool) -> pa.Array:
     """Python values as Arrow's, of a type only if that changes none of them."""
     if is_map:
-        values = [[*each.items()] if isinstance(each, Mapping) else each for each in values]
+        values = [[*value.items()] if isinstance(value, Mapping) else value for value in values]
     is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
     try:
-        found = pa.array(values)
+        array = pa.array(values)
     except (pa.ArrowException, OverflowError):
         if is_number:  # it would cut off fractions
             raise
         return pa.array(values, type_)
-    if found.type == type_ or not (is_number and pa.types.is_integer(found.type)):
-        return found
+    if array.type == type_ or not (is_number and pa.types.is_integer(array.type)):
+        return array
     try:
-        return found.cast(type_)
+        return array.cast(type_)
     except pa.ArrowException:  # whoever checks what is declared says it better
-        return found
+        return array

@@ -77,13 +77,13 @@ def without_dictionaries(table: pa.Table, positions: Collection[int]) -> pa.Tabl
     return table
 
 
-def _encoded(table: pa.Table, known: Dictionaries) -> tuple[pa.Table, Dictionaries]:
-    """Rows with those columns of `known` as dictionaries that have few values besides."""
+def _encoded(table: pa.Table, before: Dictionaries) -> tuple[pa.Table, Dictionaries]:
+    """Rows with those columns of `before` as dictionaries that have few values besides."""
     dictionaries: dict[int, pa.Array] = {}
-    for position, values in known.items():
-        found = _looked_up(table.column(position), values)
-        if found is not None:
-            chunks, dictionaries[position] = found
+    for position, values in before.items():
+        looked_up = _looked_up(table.column(position), values)
+        if looked_up is not None:
+            chunks, dictionaries[position] = looked_up
             table = _with_chunks(table, position, chunks, dictionaries[position])
     return table, dictionaries
 
@@ -112,7 +112,7 @@ def _looked_up(
         if len(values) > _VALUES_MAX:
             return None
     values = values.sort()
-    return [_renumbered(each, values) for each in own], values
+    return [_renumbered(encoded, values) for encoded in own], values
 
 
 def _renumbered(texts: pa.DictionaryArray, values: pa.Array) -> pa.DictionaryArray:

@@ -31,20 +31,20 @@ def with_codes(
     Nothing is copied where all partitions of a table have the same dictionary, or a longer one that
     begins with it, as rows have that were added later.
     """
-    found = dict(inputs)
-    for each in codes:
-        table, lists = found[each.input], {}
-        for name, column in each.columns:
+    tables = dict(inputs)
+    for code in codes:
+        table, lists = tables[code.input], {}
+        for name, column in code.columns:
             text = table.column(column)
             if not _have_same_codes(text):
-                text, new = _with_one_dictionary(text), new | {each.input}
+                text, new = _with_one_dictionary(text), new | {code.input}
             codes_of_text, lists[column] = _codes_and_values(text)
             table = table.append_column(name, codes_of_text)
-        found[each.input] = table
-        found[each.relation] = pa.table(lists)
-        if each.input in new:
-            new |= {each.relation}
-    return CodedInputs(found, new)
+        tables[code.input] = table
+        tables[code.relation] = pa.table(lists)
+        if code.input in new:
+            new |= {code.relation}
+    return CodedInputs(tables, new)
 
 
 def _have_same_codes(text: pa.ChunkedArray) -> bool:

@@ -322,8 +322,8 @@ def conformed(
         return con.sql(f"SELECT {', '.join(nulls)} WHERE false")
     con.register(_RETURNED, _joined(tables, [name for name, _ in returns], label))
     relation = con.table(_RETURNED)
-    found = [str(type_) for type_ in relation.types]
-    columns = [(name, has, wants) for (name, wants), has in zip(returns, found, strict=True)]
+    types = [str(type_) for type_ in relation.types]
+    columns = [(name, has, wants) for (name, wants), has in zip(returns, types, strict=True)]
     _check_types(con, columns, label)
     casts = [f"CAST({quote(n)} AS {wants}) AS c{i}" for i, (n, _, wants) in enumerate(columns)]
     return con.sql(f"SELECT {', '.join(casts)} FROM {_RETURNED}")
@@ -334,11 +334,11 @@ def release(con: duckdb.DuckDBPyConnection) -> None:
     con.unregister(_RETURNED)
 
 
-def check_names(found: Sequence[str], declared: Sequence[str], label: str) -> None:
+def check_names(given: Sequence[str], declared: Sequence[str], label: str) -> None:
     for what, names in (
-        ("does not give column", [name for name in declared if name not in found]),
-        ("gives a column that its schema lacks:", [name for name in found if name not in declared]),
-        ("gives twice column", [name for name in declared if list(found).count(name) > 1]),
+        ("does not give column", [name for name in declared if name not in given]),
+        ("gives a column that its schema lacks:", [name for name in given if name not in declared]),
+        ("gives twice column", [name for name in declared if list(given).count(name) > 1]),
     ):
         if names:
             columns = ", ".join(map(repr, dict.fromkeys(names)))

@@ -133,18 +133,18 @@ class HostFiles:
         self._get([(entry, metadata_range(entry.file.bytes)) for entry in some])
         longer = [(entry, metadata_range(entry.file.bytes, entry.tail())) for entry in some]
         self._get(longer)
-        wanted = []
+        ranges = []
         for entry, part in zip(entries, parts, strict=True):
             if part == WHOLE:
-                wanted.append((entry, (0, entry.file.bytes)))
+                ranges.append((entry, (0, entry.file.bytes)))
             else:
-                wanted += [(entry, each) for each in entry.needed(part)]
-        self._get(wanted)
+                ranges += [(entry, range_) for range_ in entry.needed(part)]
+        self._get(ranges)
 
-    def _get(self, wanted: Iterable[tuple[_Entry, Range]]) -> None:
+    def _get(self, asked: Iterable[tuple[_Entry, Range]]) -> None:
         by_entry: dict[_Entry, list[Range]] = {}
-        for entry, each in wanted:
-            by_entry.setdefault(entry, []).append(each)
+        for entry, range_ in asked:
+            by_entry.setdefault(entry, []).append(range_)
         requests = [
             (entry, request)
             for entry, ranges in by_entry.items()
@@ -153,7 +153,7 @@ class HostFiles:
         if not requests:
             return
         self._make_room(sum(last - first for _, (first, last) in requests))
-        at_once([partial(self._get_one, *each) for each in requests], _AT_ONCE)
+        at_once([partial(self._get_one, *request) for request in requests], _AT_ONCE)
 
     def _get_one(self, entry: _Entry, request: Range) -> None:
         if self.is_interrupted():
@@ -296,29 +296,29 @@ def _locked(handle: int, part: Range) -> Iterator[None]:
 
 def merged(ranges: Iterable[Range], apart: int = 0) -> list[Range]:
     """The ranges in order, those joined that touch, or are at most `apart` bytes apart."""
-    found: list[Range] = []
+    joined: list[Range] = []
     for first, last in sorted(ranges):
-        if found and first <= found[-1][1] + apart:
-            found[-1] = found[-1][0], max(found[-1][1], last)
+        if joined and first <= joined[-1][1] + apart:
+            joined[-1] = joined[-1][0], max(joined[-1][1], last)
         else:
-            found.append((first, last))
-    return found
+            joined.append((first, last))
+    return joined
 
 
 def without(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
     """The ranges without the bytes of others."""
-    found: list[Range] = []
+    left: list[Range] = []
     removed = merged(others)
     for first, last in merged(ranges):
         for start, end in removed:
             if end <= first or start >= last:
                 continue
             if start > first:
-                found.append((first, start))
+                left.append((first, start))
             first = end  # noqa: PLW2901 - what is left of it
         if first < last:
-            found.append((first, last))
-    return found
+            left.append((first, last))
+    return left
 
 
 def requests_for(ranges: Iterable[Range]) -> list[Range]:

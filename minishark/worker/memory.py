@@ -96,9 +96,9 @@ def parse_size(value: int | str, option: str = "") -> int:
     Raises:
         OptionError: it is neither, or not above zero.
     """
-    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    if found is not None:
-        number, unit, binary = found.groups()
+    parts = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if parts is not None:
+        number, unit, binary = parts.groups()
         power = " KMGT".index(unit.upper()) if unit else 0
         size = int(float(number) * (1024 if binary else 1000) ** power)
         if size > 0 and not (binary and not unit):

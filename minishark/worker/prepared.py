@@ -91,30 +91,30 @@ class PreparedFragments:
             duckdb.Error: DuckDB does not accept the fragment.
         """
         over_files = (sql, tuple(stored.items()), settings)
-        known = self._found(over_files)
-        if known is not None:
-            return known.read({})
-        found = scope()
-        new = {name: found.tables[name] for name in sorted(found.new)}
+        prepared = self._found(over_files)
+        if prepared is not None:
+            return prepared.read({})
+        coded = scope()
+        new = {name: coded.tables[name] for name in sorted(coded.new)}
         if any(len(table) > _NEW_ROWS_MAX for table in new.values()):
-            return sql, found.tables
+            return sql, coded.tables
         # Schemas with extension types can't be hashed.
         schemas = tuple((name, bytes(table.schema.serialize())) for name, table in new.items())
         key = (*over_files, schemas) if new else over_files
-        known = self._found(key)
-        if known is None:
+        prepared = self._found(key)
+        if prepared is None:
             if hash(key) not in self._seen:
                 self._note(hash(key))
-                return sql, found.tables
-            known = self._known[key] = self._prepared(sql, stored, found, run)
-        self._filled += known.sources.values()
-        return known.read(new)
+                return sql, coded.tables
+            prepared = self._known[key] = self._prepared(sql, stored, coded, run)
+        self._filled += prepared.sources.values()
+        return prepared.read(new)
 
     def _found(self, key: Hashable) -> _Prepared | None:
-        known = self._known.get(key)
-        if known is not None:
+        prepared = self._known.get(key)
+        if prepared is not None:
             self._known.move_to_end(key)
-        return known
+        return prepared
 
     def _note(self, key: int) -> None:
         self._seen[key] = None
@@ -122,13 +122,13 @@ class PreparedFragments:
             self._seen.popitem(last=False)
 
     def _prepared(
-        self, sql: str, stored: Inputs, found: CodedInputs, run: Callable[[str, Scope], object]
+        self, sql: str, stored: Inputs, coded: CodedInputs, run: Callable[[str, Scope], object]
     ) -> _Prepared:
         if len(self._known) >= _PREPARED_MAX:
             self._drop(next(iter(self._known)), lambda text: run(text, {}))
         name = f"fragment_{next(self._numbers)}"
-        sources = {each: _Source(found.tables[each].schema) for each in found.new}
-        scope = {**found.tables, **sources}
+        sources = {relation: _Source(coded.tables[relation].schema) for relation in coded.new}
+        scope = {**coded.tables, **sources}
         run(f"PREPARE {name} AS {sql}", scope)
         files = (item.file for slices in stored.values() for item in slices)
         return _Prepared(name, scope, sources, frozenset(file.rpartition("/")[0] for file in files))
@@ -139,11 +139,15 @@ class PreparedFragments:
             self._filled.pop().clear()
 
     def folders(self) -> frozenset[str]:
-        return frozenset().union(*[known.folders for known in list(self._known.values())])
+        return frozenset().union(*[prepared.folders for prepared in list(self._known.values())])
 
     def forget(self, folders: Collection[str], run: Callable[[str], object]) -> None:
         """Deallocate the statements that read files in these folders."""
-        read = [key for key, each in self._known.items() if not each.folders.isdisjoint(folders)]
+        read = [
+            key
+            for key, statement in self._known.items()
+            if not statement.folders.isdisjoint(folders)
+        ]
         for key in read:
             self._drop(key, run)
 

@@ -117,7 +117,7 @@ class PrintedFiles:
 
     def new(self, folders: Iterable[Path]) -> list[tuple[str, str]]:
         """The executors that have printed since the last call, each with its lines."""
-        found = []
+        printed = []
         for folder in folders:
             try:
                 names = sorted(os.listdir(folder))  # noqa: PTH208 - mostly there is none
@@ -131,11 +131,11 @@ class PrintedFiles:
                     lines = written[: written.rfind(b"\n") + 1]  # the last one may be half there
                     if lines:
                         self._read[file] = self._read.get(file, 0) + len(lines)
-                        found.append((name.partition(_MARK)[0], lines.decode(errors="replace")))
+                        printed.append((name.partition(_MARK)[0], lines.decode(errors="replace")))
             gone = [f for f in self._read if f.parent == folder and f.name not in names]
             for file in gone:
                 del self._read[file]
-        return found
+        return printed
 
     def remove(self) -> None:
         """Delete the files that were read, and their folders."""

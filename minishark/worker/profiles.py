@@ -20,16 +20,16 @@ def profiled(text: str) -> Profiled | None:
     return _operator(roots[0])
 
 
-def _operator(found: Mapping[str, Any]) -> Profiled:
-    extra = found.get("extra_info", {})
+def _operator(node: Mapping[str, Any]) -> Profiled:
+    extra = node.get("extra_info", {})
     columns, estimate = extra.get("Projections", ()), extra.get("Estimated Cardinality", "")
     # DuckDB knows the number of rows of Arrow data, so it estimates just that.
     is_arrow = extra.get("Function") == "PYTHON_ARROW_SCAN"
     return Profiled(
-        kind=found["type"],
-        rows=found.get("intermediate_rows", 0),
-        run_s=found.get("timing", 0.0),
-        inputs=tuple(map(_operator, found.get("children", ()))),
+        kind=node["type"],
+        rows=node.get("intermediate_rows", 0),
+        run_s=node.get("timing", 0.0),
+        inputs=tuple(map(_operator, node.get("children", ()))),
         join=extra.get("Join Type", ""),
         columns=((columns,) if isinstance(columns, str) else tuple(columns)) if is_arrow else (),
         read_rows=int(estimate) if is_arrow and estimate.isdecimal() else None,

@@ -69,10 +69,10 @@ class ProgramFiles:
         """
         stored = self.tables.get(name.lower())
         if stored is None:
-            known = ", ".join(sorted(self.tables)) or "none"
-            raise CatalogError(f"There is no table called {name!r}; the tables are: {known}.")
-        part = row_range([each.rows for each in stored], index, count)
-        slices = [item for each in stored[part.first : part.last] for item in each.slices]
+            names = ", ".join(sorted(self.tables)) or "none"
+            raise CatalogError(f"There is no table called {name!r}; the tables are: {names}.")
+        part = row_range([partition.rows for partition in stored], index, count)
+        slices = [item for partition in stored[part.first : part.last] for item in partition.slices]
         return self.store.read(tuple(slices)).slice(part.offset, part.length)
 
     def keep(self, index: int, part: Any) -> StoredPart:

@@ -56,12 +56,12 @@ class TaskProgress:
 
 def parts_done(folder: Path, prefix: str) -> dict[int, float]:
     """How far the tasks of a stage are that run, or ran, on a node: 0 to 1, by their index."""
-    found: dict[int, float] = {}
+    done: dict[int, float] = {}
     with contextlib.suppress(OSError):  # another host's
         for name in os.listdir(folder):  # noqa: PTH208 - not an iterator that Ctrl-C leaves open
             if not (name.startswith(prefix) and name.endswith(_ENDING)):
                 continue
             with contextlib.suppress(OSError, ValueError):  # it is being written
                 index = int(name.removeprefix(prefix).removesuffix(_ENDING))
-                found[index] = float((folder / name).read_text(encoding="ascii"))
-    return found
+                done[index] = float((folder / name).read_text(encoding="ascii"))
+    return done

@@ -222,7 +222,7 @@ class BucketSlice(msgspec.Struct, frozen=True, array_like=True):
 
 
 def _joined(slices: tuple[BucketSlice, ...]) -> BucketSlice:
-    return BucketSlice(slices[0].first, slices[-1].last, sum(each.rows for each in slices))
+    return BucketSlice(slices[0].first, slices[-1].last, sum(slice_.rows for slice_ in slices))
 
 
 class Profiled(msgspec.Struct, frozen=True, array_like=True, kw_only=True):

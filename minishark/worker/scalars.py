@@ -76,8 +76,8 @@ def _keeping_nan(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def keeping(*values: Any) -> Any:
-        found = fn(*values)
-        return "nan" if isinstance(found, float) and math.isnan(found) else found
+        result = fn(*values)
+        return "nan" if isinstance(result, float) and math.isnan(result) else result
 
     return keeping
 

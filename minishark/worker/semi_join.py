@@ -74,36 +74,36 @@ class _Marks:
         values = _values(column)
         if self.base:
             values = values - self.base
-        found = np.take(self.marks, values, mode="clip")  # NULLs may be any integers
+        marked = np.take(self.marks, values, mode="clip")  # NULLs may be any integers
         if column.null_count:
-            found |= column.is_null().to_numpy(zero_copy_only=False)
-        return found
+            marked |= column.is_null().to_numpy(zero_copy_only=False)
+        return marked
 
 
 def _share(column: pa.ChunkedArray, marks: _Marks) -> float:
     """The estimated share of a column's values that are keys."""
     apart = max(_SAMPLE_ROWS, len(column) // _SAMPLES)
     samples = (column.slice(first, _SAMPLE_ROWS) for first in range(0, len(column), apart))
-    found = [marks.found(chunk) for sample in samples for chunk in sample.chunks]
-    return sum(map(np.count_nonzero, found)) / max(1, sum(map(len, found)))
+    marked = [marks.found(chunk) for sample in samples for chunk in sample.chunks]
+    return sum(map(np.count_nonzero, marked)) / max(1, sum(map(len, marked)))
 
 
 def _found(batches: Batches, position: int, marks: _Marks) -> Batches:
     """The matching rows, merged into batches of a useful size."""
-    found: Batches = []
+    kept: Batches = []
     small: Batches = []
     for batch in batches:
         rows = np.flatnonzero(marks.found(batch.column(position)))
         if not len(rows):
             continue
         if small and not _have_same_dictionaries(small[-1], batch):
-            found.append(pa.concat_batches(small))
+            kept.append(pa.concat_batches(small))
             small = []
         small.append(batch.take(pa.array(rows)))
         if sum(map(len, small)) >= BATCH_ROWS:
-            found.append(pa.concat_batches(small))
+            kept.append(pa.concat_batches(small))
             small = []
-    return [*found, pa.concat_batches(small)] if small else found
+    return [*kept, pa.concat_batches(small)] if small else kept
 
 
 def _have_same_dictionaries(one: pa.RecordBatch, other: pa.RecordBatch) -> bool:

@@ -111,8 +111,8 @@ def _bounds(
     DuckDB compares and writes only what Python might do otherwise: it takes longer to bind this.
     """
     plain = {number: _plain_bounds(measured, number, type_name) for number, type_name in columns}
-    found = {number: bounds for number, bounds in plain.items() if bounds is not None}
-    others = [number for number in plain if number not in found]
+    by_column = {number: bounds for number, bounds in plain.items() if bounds is not None}
+    others = [number for number in plain if number not in by_column]
     if others:
         items = [f"{f}({f}imum_{i})::VARCHAR" for i in others for f in ("min", "max")]
         con.register(_PART, measured)
@@ -121,8 +121,8 @@ def _bounds(
                 values = con.execute(f"SELECT {', '.join(items)} FROM {_PART}").fetchall()[0]
         finally:
             con.unregister(_PART)
-        found |= dict(zip(others, zip(values[::2], values[1::2], strict=True), strict=True))
-    return found
+        by_column |= dict(zip(others, zip(values[::2], values[1::2], strict=True), strict=True))
+    return by_column
 
 
 def _plain_bounds(measured: pa.Table, number: int, type_name: str) -> _Bounds | None:

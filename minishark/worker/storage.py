@@ -71,8 +71,8 @@ def folder_bytes(folder: str | Path) -> int:
                 if entry.is_dir(follow_symlinks=False):
                     total += folder_bytes(entry.path)
                 else:
-                    found = entry.stat(follow_symlinks=False)
-                    total += found.st_blocks * 512 // max(1, found.st_nlink)
+                    status = entry.stat(follow_symlinks=False)
+                    total += status.st_blocks * 512 // max(1, status.st_nlink)
     except OSError:  # it was removed meanwhile
         pass
     return total

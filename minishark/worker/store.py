@@ -160,8 +160,8 @@ class Store:
         """As `read`, for several inputs; what other hosts have of them is fetched at once."""
         cached = ((slices, self._tables.get(slices)) for slices in inputs)
         held = {slices: table for slices, table in cached if table is not None}
-        wanted = [item for slices in inputs if slices not in held for item in slices]
-        parts = {item: _changed(rows, item) for item, rows in self._parts(wanted).items()}
+        missing = [item for slices in inputs if slices not in held for item in slices]
+        parts = {item: _changed(rows, item) for item, rows in self._parts(missing).items()}
         for slices in inputs:
             if slices in held:
                 continue
@@ -176,26 +176,26 @@ class Store:
 
     def _parts(self, items: Iterable[FileSlice]) -> dict[FileSlice, pa.Table]:
         """The stored rows of each slice; an InputMissingError names all that are missing."""
-        found: dict[FileSlice, pa.Table | InputMissingError] = {}
+        parts: dict[FileSlice, pa.Table | InputMissingError] = {}
         far = []
         for item in dict.fromkeys(items):
             if item.inline:
                 reader = pa.ipc.open_stream(item.inline)
                 batches = [*reader][item.first : item.last]
-                found[item] = pa.Table.from_batches(batches, reader.schema)
+                parts[item] = pa.Table.from_batches(batches, reader.schema)
             elif (near := self._reader(item)) is not None:
-                found[item] = self._batches(near, item)
+                parts[item] = self._batches(near, item)
             else:
                 far.append(item)
         if far:
-            found.update(self._from_afar(far))
-        missing = [each for each in found.values() if isinstance(each, InputMissingError)]
+            parts.update(self._from_afar(far))
+        missing = [part for part in parts.values() if isinstance(part, InputMissingError)]
         if missing:
             files = tuple(file for error in missing for file in error.files)
             more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
             is_silent = any(error.is_silent for error in missing)
             raise InputMissingError(f"{missing[0]}{more}", files, is_silent=is_silent)
-        return found
+        return parts
 
     def local_path(self, item: FileSlice) -> Path | None:
         """Where this host has a file, fetched if only others do; None if there is no room for it.
@@ -203,8 +203,8 @@ class Store:
         Raises:
             InputMissingError: no location has it.
         """
-        found = (self._find(item.file, node) for node in (self.node, *item.locations))
-        path = next(filter(None, found), None)
+        paths = (self._find(item.file, node) for node in (self.node, *item.locations))
+        path = next(filter(None, paths), None)
         if path is None:
             found_afar = self._copied(item)
             if isinstance(found_afar, InputMissingError):
@@ -258,7 +258,7 @@ class Store:
 
     def _copies(self, item: FileSlice) -> Iterator[Path]:
         for node in dict.fromkeys((self.node, *item.locations)):
-            for name in (item.file, *(f"{item.file}@{each}" for each in item.locations)):
+            for name in (item.file, *(f"{item.file}@{location}" for location in item.locations)):
                 path = self._find(name, node)
                 if path is not None:
                     yield path
@@ -274,8 +274,8 @@ class Store:
         reader = self._open.get(key)
         if reader is None:
             near_first = sorted(item.locations, key=lambda node: node != self.node)
-            found = (self._find(item.file, node) for node in near_first)
-            path = next((path for path in found if path is not None), None)
+            paths = (self._find(item.file, node) for node in near_first)
+            path = next((path for path in paths if path is not None), None)
             if path is None:
                 return None
             try:
@@ -409,25 +409,25 @@ class Store:
 
     def _fetched(self, items: Sequence[FileSlice]) -> dict[FileSlice, pa.Table | InputMissingError]:
         """Slices of other hosts, in memory; each from its next location if one does not have it."""
-        found: dict[FileSlice, pa.Table | InputMissingError] = {}
+        parts: dict[FileSlice, pa.Table | InputMissingError] = {}
         left = {item: list(filter(self._is_far, item.locations)) for item in items}
         reasons: dict[FileSlice, str] = dict.fromkeys(items, "")
         silent: set[FileSlice] = set()
         while self._fetcher is not None and (asked := [item for item in left if left[item]]):
-            wanted = [(self._stores[left[item].pop(0)], item) for item in asked]
-            for item, answer in zip(asked, self._fetcher.fetch(wanted), strict=True):
+            places = [(self._stores[left[item].pop(0)], item) for item in asked]
+            for item, answer in zip(asked, self._fetcher.fetch(places), strict=True):
                 if isinstance(answer, InputMissingError):
                     reasons[item] += f" ({answer})"
                     if answer.is_silent:
                         silent.add(item)
                 else:
-                    found[item] = answer
+                    parts[item] = answer
                     del left[item]
         for item in left:
             locations = ", ".join(item.locations) or "(all that had it are gone)"
             message = f"{item.file} is on none of the nodes {locations}{reasons[item]}"
-            found[item] = InputMissingError(message, (item,), is_silent=item in silent)
-        return found
+            parts[item] = InputMissingError(message, (item,), is_silent=item in silent)
+        return parts
 
     def take_received(self) -> dict[str, int]:
         """The bytes that came over the network since the last call, by the store they are from."""
@@ -454,10 +454,10 @@ class Store:
             files += [item.file for slices in self._tables for item in slices]
         roots = [place / self.node for place in (self._paths.memory, self._paths.disk)]
         folders = dict.fromkeys([*(file.rpartition("/")[0] for file in files), *others])
-        gone = [each for each in folders if not any((root / each).exists() for root in roots)]
+        gone = [name for name in folders if not any((root / name).exists() for root in roots)]
         for folder in gone:
             self.forget(folder)
-        left = [each for each in opened if each[0].rpartition("/")[0] not in gone]
+        left = [entry for entry in opened if entry[0].rpartition("/")[0] not in gone]
         self._forget_files({file for file, nodes in left if not self._is_near(file, nodes)})
         return gone
 
@@ -529,8 +529,8 @@ class Store:
             with ThreadPoolExecutor(min(_COPIES_AT_ONCE, len(far)), "minishark-replica") as pool:
                 held.update(*pool.map(partial(self._given_far, file), far))
         held.update(node for node in groups.get(self._host, ()) if self._give(stored, file, node))
-        found = tuple(node for node in nodes if node in held)
-        return found if self.node in found else (self.node, *found)
+        holders = tuple(node for node in nodes if node in held)
+        return holders if self.node in holders else (self.node, *holders)
 
     def _host_of(self, node: str) -> str:
         return self._stores[node].host if self._is_far(node) else self._host

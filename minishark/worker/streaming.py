@@ -31,10 +31,10 @@ def batches_of(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         except StopIteration:
             return
         except (OSError, pa.ArrowException) as error:
-            found = _KIND.match(str(error))
-            if found is None or getattr(error, "errno", None) is not None:
+            kind = _KIND.match(str(error))
+            if kind is None or getattr(error, "errno", None) is not None:
                 raise
-            raise _KINDS.get(found[1], duckdb.Error)(str(error)) from error
+            raise _KINDS.get(kind[1], duckdb.Error)(str(error)) from error
         if batch.num_rows:
             yield batch
 

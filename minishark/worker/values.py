@@ -170,12 +170,12 @@ class LoadedValues:
     def get(self, value: Value) -> Any:
         """A value; raises as `load` does."""
         with self._loading:
-            found = self._values.get(value, _ABSENT)
-            if found is _ABSENT:
-                found = self._values[value] = load(value, self._store)
+            loaded = self._values.get(value, _ABSENT)
+            if loaded is _ABSENT:
+                loaded = self._values[value] = load(value, self._store)
                 for oldest in tuple(self._values)[: -self._most]:
                     self._values.pop(oldest, None)
-            return found
+            return loaded
 
     def forget_removed(self) -> None:
         """Drop values whose files were removed: mapped, these take as much memory as before."""

@@ -1,9 +1,9 @@
 """How long an experiment has to run, and whether what it measured has settled.
 
 One rule for all experiments of queues in a steady state. A *relaxation time* is what the slowest
-queue takes to forget how the run began (`sim.analysis`). A run has three of them before measuring,
-which leaves a twentieth of what the empty start takes off, and ten while. Where it was shorter, or
-what was measured has a trend all the same, it has *not settled*, and its rows say so.
+queue takes to forget how the run began (`models.analysis`). A run has three of them before
+measuring, which leaves a twentieth of what the empty start takes off, and ten while. Where it was
+shorter, or what was measured has a trend all the same, it has *not settled*, and its rows say so.
 """
 
 from __future__ import annotations

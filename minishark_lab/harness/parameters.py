@@ -9,9 +9,9 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
+from minishark_lab.models.express import ExpressCluster
 from sparrow_core.policy.placement import make_placement
 from sparrow_core.protocol.errors import SparrowError
-from sparrow_core.sim.express import ExpressCluster
 
 P = TypeVar("P")
 

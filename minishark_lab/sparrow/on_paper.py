@@ -17,10 +17,14 @@ from minishark_lab.harness.experiment import Advance, Chart, Experiment, over_ca
 from minishark_lab.harness.findings import Finding, value
 from minishark_lab.harness.parameters import Count, Load, Loads, NotNegative, Ratios, Some
 from minishark_lab.harness.rows import Point, Row, mean_and_interval
-from sparrow_core.sim import vector
-from sparrow_core.sim.analysis import late_binding_idle_share, mean_response, zero_wait_probability
+from minishark_lab.models import vector
+from minishark_lab.models.analysis import (
+    late_binding_idle_share,
+    mean_response,
+    zero_wait_probability,
+)
+from minishark_lab.models.meter import Meter
 from sparrow_core.sim.cluster import quiet_cluster
-from sparrow_core.sim.meter import Meter
 from sparrow_core.sim.workload import Workload, make_jobs, run_jobs
 
 _AT_ONCE = Network(0.0, 0.0)  # the formulas assume no network delay

@@ -25,10 +25,10 @@ from minishark_lab.harness.parameters import (
     check_placements,
 )
 from minishark_lab.harness.rows import Point
+from minishark_lab.models.analysis import relaxation_time
+from minishark_lab.models.express import ExpressCluster
 from minishark_lab.sparrow.placements import NAMES
 from sparrow_core.protocol.ids import NodeName
-from sparrow_core.sim.analysis import relaxation_time
-from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.workload import (
     DISTRIBUTIONS,
     Workload,

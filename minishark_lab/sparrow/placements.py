@@ -37,14 +37,14 @@ from minishark_lab.harness.parameters import (
     check_names,
 )
 from minishark_lab.harness.rows import Response, response
-from sparrow_core.sim import vector
-from sparrow_core.sim.analysis import (
+from minishark_lab.models import vector
+from minishark_lab.models.analysis import (
     pooled_relaxation_time,
     queue_relaxation_time,
     random_response_quantile,
     relaxation_time,
 )
-from sparrow_core.sim.vector import ARRIVALS, DISTRIBUTIONS, VECTORIZED, VectorCluster, distinct
+from minishark_lab.models.vector import ARRIVALS, DISTRIBUTIONS, VECTORIZED, VectorCluster, distinct
 from sparrow_core.sim.workload import Workload
 
 

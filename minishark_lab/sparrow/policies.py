@@ -26,12 +26,12 @@ from minishark_lab.harness.findings import (
 )
 from minishark_lab.harness.parameters import Count, Load, NotNegative, Positive, Some
 from minishark_lab.harness.rows import Point, Response, distribution, response
+from minishark_lab.models.express import ExpressCluster
 from minishark_lab.sparrow.streams import START_S, RunningTasks, Stream, response_times, run_for
 from sparrow_core.protocol.ids import JobId
 from sparrow_core.protocol.messages import RunTasks, StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
 from sparrow_core.sim.cluster import SimulatedCluster, payload_of
-from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.workload import Arrival, run_jobs
 
 _SAMPLE_S = 0.1

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from minishark_lab.models.express import ExpressCluster
 from minishark_lab.sparrow.streams import START_S
 from sparrow_core.protocol.ids import JobId
 from sparrow_core.runtime.specs import JobSpec, start_of
-from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.workload import Arrival
 
 

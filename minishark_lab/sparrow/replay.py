@@ -25,14 +25,14 @@ from minishark_lab.harness.parameters import (
     check_policies,
 )
 from minishark_lab.harness.rows import Point, Row, response
+from minishark_lab.models.analysis import pooled_relaxation_time, queue_relaxation_time
+from minishark_lab.models.express import ExpressCluster
 from minishark_lab.sparrow.placements import NAMES
 from minishark_lab.sparrow.traces import FORMATS, TracedJob, hawk_shaped, read_trace
 from sparrow_core.protocol.ids import JobId
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
-from sparrow_core.sim.analysis import pooled_relaxation_time, queue_relaxation_time
 from sparrow_core.sim.cluster import payload_of
-from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.workload import Arrival, central_response_times_s
 
 _LONG_TIMES = 10.0

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from minishark.model.catalog import Catalog, Partition, Table
+from minishark.model.catalog import Catalog, CatalogView, Partition, Table
 from minishark.query.stage_graph import StageGraph
 from minishark.tables import memory_changes, memory_store, memory_transaction
 from minishark.tables import tables as tables_module
@@ -163,7 +163,9 @@ def transactions_read_what_others_commit(patch: pytest.MonkeyPatch) -> None:
     def begin(context: StoreContext) -> MemoryTransaction:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(type(context.tables.catalog), "at_once", at_once)
-            return memory_transaction.begin(context)
+            transaction = memory_transaction.begin(context)
+        transaction.view = CatalogView(context.tables.catalog)
+        return transaction
 
     patch.setattr(memory_store, "begin", begin)
 

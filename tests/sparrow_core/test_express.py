@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from machine_kit.world import World
+from minishark_lab.models.express import ExpressCluster
 from minishark_lab.sparrow.streams import RunningTasks
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.policy.disciplines import DISCIPLINES
@@ -16,7 +17,6 @@ from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
 from sparrow_core.sim.cluster import payload_of, quiet_cluster
-from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.workload import Arrival, run_jobs
 
 NODES = [NodeName(f"n{number}") for number in range(20)]

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from machine_kit.network import Network
-from sparrow_core.sim import vector
+from minishark_lab.models import vector
 from sparrow_core.sim.workload import Workload
 
 SOURCE = Path(__file__).with_name("independent_placement.c")

@@ -28,6 +28,8 @@ from minishark_lab.harness.rows import (
     response,
 )
 from minishark_lab.harness.summary import summary
+from minishark_lab.models.analysis import queue_relaxation_time, relaxation_time
+from minishark_lab.models.express import ExpressCluster
 from minishark_lab.registry import SPARROW as EXPERIMENTS
 from minishark_lab.sparrow import beyond, on_paper, placements
 from minishark_lab.sparrow.emulation import EmulatedCluster, run_queries
@@ -39,9 +41,7 @@ from sparrow_core.protocol.ids import JobId
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
 from sparrow_core.runtime.specs import JobSpec
-from sparrow_core.sim.analysis import queue_relaxation_time, relaxation_time
 from sparrow_core.sim.cluster import duration_of, payload_of
-from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.workload import Arrival, central_response_times_s
 
 # Their quick forms take longest, and tests of their own look at what they find.

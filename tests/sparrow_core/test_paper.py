@@ -18,19 +18,19 @@ from machine_kit.addresses import Address
 from machine_kit.machine import Envelope, Message
 from machine_kit.network import Network
 from machine_kit.world import World
+from minishark_lab.models import vector
+from minishark_lab.models.analysis import (
+    late_binding_idle_share,
+    mean_response,
+    zero_wait_probability,
+)
+from minishark_lab.models.meter import Meter
 from sparrow_core.machines.client import ClientConfig
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import RunTasks, SetWeights, StartJob, TasksEnded
 from sparrow_core.protocol.types import JobOptions, TaskSpec
-from sparrow_core.sim import vector
-from sparrow_core.sim.analysis import (
-    late_binding_idle_share,
-    mean_response,
-    zero_wait_probability,
-)
 from sparrow_core.sim.cluster import SimulatedCluster, payload_of, quiet_cluster
-from sparrow_core.sim.meter import Meter
 from sparrow_core.sim.workload import (
     Arrival,
     Workload,

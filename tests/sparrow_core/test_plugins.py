@@ -16,6 +16,7 @@ import minishark
 from machine_kit.addresses import address
 from machine_kit.world import World
 from minishark.errors import OptionError
+from minishark_lab.models.express import ExpressCluster
 from sparrow_core import (
     BoundPlacer,
     Discipline,
@@ -40,7 +41,6 @@ from sparrow_core.protocol.messages import StartJob
 from sparrow_core.runtime.config import read_config
 from sparrow_core.runtime.daemon import run_scheduler
 from sparrow_core.sim.cluster import SimulatedCluster
-from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.workload import Workload, make_jobs, run_jobs
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from machine_kit.world import World
+from minishark_lab.models.express import ExpressCluster
 from sparrow_core.policy.placement import PLACEMENTS, make_placement
 from sparrow_core.policy.placer import Placement, Placer, Reservations
 from sparrow_core.policy.remembering import (
@@ -20,7 +21,6 @@ from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, NodeLevel, TaskSpec
 from sparrow_core.sim.cluster import SimulatedCluster, payload_of
-from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.workload import Workload, make_jobs, run_jobs
 
 REMEMBERING = ("adaptive", "known_idle", "eagle", "dodoor", "prequal")

@@ -11,10 +11,11 @@ import pytest
 from machine_kit.addresses import Address
 from machine_kit.machine import Envelope, Message
 from machine_kit.world import World
+from minishark_lab.models import vector
+from minishark_lab.models.vector import VectorCluster
 from sparrow_core.protocol.messages import Reserve
-from sparrow_core.sim import vector, workload
+from sparrow_core.sim import workload
 from sparrow_core.sim.cluster import duration_of, quiet_cluster
-from sparrow_core.sim.vector import VectorCluster
 from sparrow_core.sim.workload import Workload, make_jobs, run_jobs
 
 

@@ -83,10 +83,10 @@ class _Sessions:
         """The session with these options; started, if there is none."""
         key = json.dumps(options, sort_keys=True, default=str)
         with self._lock:
-            found = self._sessions.get(key)
-            if found is None or not found.is_open:
-                found = self._sessions[key] = connect(**options)
-            return found
+            session = self._sessions.get(key)
+            if session is None or not session.is_open:
+                session = self._sessions[key] = connect(**options)
+            return session
 
     def stop(self) -> None:
         """Stop all."""

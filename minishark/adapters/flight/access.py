@@ -94,11 +94,11 @@ class Access:
 
     def _by_token(self, token: str) -> Identity:
         with self._lock:
-            found = self._issued.get(token)
-            if found is not None:
-                self._issued[token] = (found[0], time.monotonic())
+            issued = self._issued.get(token)
+            if issued is not None:
+                self._issued[token] = (issued[0], time.monotonic())
                 self._issued.move_to_end(token)
-                return Identity(found[0], token)
+                return Identity(issued[0], token)
         if self.token is not None and hmac.compare_digest(self.token.encode(), token.encode()):
             return Identity("token")
         # A server that has been started anew knows no token; without access control, any will do.
@@ -116,8 +116,10 @@ class Access:
             return user
         # Some tools have no field but that of a password.
         expected = self.users.get(user, self.token if user in ("", "token") else None)
-        known = hmac.compare_digest((expected or secrets.token_hex()).encode(), password.encode())
-        if expected is None or not known:
+        is_right = hmac.compare_digest(
+            (expected or secrets.token_hex()).encode(), password.encode()
+        )
+        if expected is None or not is_right:
             raise fl.FlightUnauthenticatedError(_REFUSED)
         return user or "token"
 
@@ -205,10 +207,10 @@ def read_users(file: Path) -> dict[str, str]:
     """
     users: dict[str, str] = {}
     for number, line in enumerate(_text(file).splitlines(), 1):
-        user, found, password = line.partition(":")
+        user, colon, password = line.partition(":")
         if not line.strip() or line.startswith("#"):
             continue
-        if not found or not user or not password:
+        if not colon or not user or not password:
             raise OptionError(f"{file}, line {number}: write user:password.")
         users[user] = password
     if not users:
@@ -242,7 +244,9 @@ def check_exposure(host: str, access: Access, *, has_tls: bool) -> None:
 
 def _is_loopback(host: str) -> bool:
     try:
-        found = {info[4][0] for info in socket.getaddrinfo(host, None)}
+        addresses = {info[4][0] for info in socket.getaddrinfo(host, None)}
     except (OSError, UnicodeError) as error:
         raise OptionError(f"{host!r} is no address to listen on: {error}.") from error
-    return all(ipaddress.ip_address(str(each).partition("%")[0]).is_loopback for each in found)
+    return all(
+        ipaddress.ip_address(str(address).partition("%")[0]).is_loopback for address in addresses
+    )

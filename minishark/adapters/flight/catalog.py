@@ -195,8 +195,8 @@ def answer(name: str, command: Any, session: Session) -> pa.Table:
         session: the session of who asks.
     """
     schema = schema_of(name, command)
-    found = _ANSWERS[name](command, session) if name in _ANSWERS else []
-    columns = zip(*found, strict=True) if found else [()] * len(schema)
+    rows = _ANSWERS[name](command, session) if name in _ANSWERS else []
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
     arrays = [
         _info_values(column) if field.type == _INFO_VALUE else pa.array(column, field.type)
         for column, field in zip(map(list, columns), schema, strict=True)
@@ -251,27 +251,27 @@ def _tables(command: Any, session: Session) -> Rows:
         "db_schema_filter_pattern": "table_schema",
         "table_name_filter_pattern": "table_name",
     }
-    types = ", ".join(quote_text(each) for each in command.table_types)
-    found = _rows(
+    types = ", ".join(quote_text(kind) for kind in command.table_types)
+    tables = _rows(
         session,
         f"SELECT table_catalog, table_schema, table_name, {_TABLE_TYPE} AS kind "
         f"FROM information_schema.tables WHERE {_matches(command, filters)} "
         f"{f'AND kind IN ({types})' if types else ''} ORDER BY ALL",
     )
     if not command.include_schema:
-        return found
+        return tables
     types_of = _column_types(session)
-    return [(*row, _table_schema(session, row, types_of)) for row in found]
+    return [(*row, _table_schema(session, row, types_of)) for row in tables]
 
 
 def _column_types(session: Session) -> Mapping[tuple[str, ...], str]:
     """The type of each column, by catalog, schema, table and column."""
-    found = _rows(
+    rows = _rows(
         session,
         "SELECT table_catalog, table_schema, table_name, column_name, data_type "
         "FROM information_schema.columns",
     )
-    return {row[:4]: row[4] for row in found}
+    return {row[:4]: row[4] for row in rows}
 
 
 def _table_schema(
@@ -364,14 +364,14 @@ _KEYWORDS = (
 def _sql_info(command: Any, session: Session) -> Rows:
     has_transactions = session.has_transactions
     isolation = _REPEATABLE_READ if has_transactions else _NO_TRANSACTIONS
-    known = {**_INFO, 1: session.version}
-    known[8] = int(has_transactions)  # 1: without savepoints
-    known[11] = has_transactions  # bulk ingestion in them
-    known[508] = [word for (word,) in _rows(session, _KEYWORDS)]
-    known[562] = _Long(isolation)  # which JDBC's driver reads as 64 bits
-    known[563] = has_transactions
-    known[564] = 1 << isolation
-    return [(number, known[number]) for number in command.info or sorted(known) if number in known]
+    facts = {**_INFO, 1: session.version}
+    facts[8] = int(has_transactions)  # 1: without savepoints
+    facts[11] = has_transactions  # bulk ingestion in them
+    facts[508] = [word for (word,) in _rows(session, _KEYWORDS)]
+    facts[562] = _Long(isolation)  # which JDBC's driver reads as 64 bits
+    facts[563] = has_transactions
+    facts[564] = 1 << isolation
+    return [(number, facts[number]) for number in command.info or sorted(facts) if number in facts]
 
 
 def _info_values(values: Sequence[Info]) -> pa.Array:
@@ -383,7 +383,7 @@ def _info_values(values: Sequence[Info]) -> pa.Array:
     for value, kind in zip(values, types, strict=True):
         offsets.append(len(children[kind]))
         children[kind].append(list(value.items()) if isinstance(value, Mapping) else value)
-    arrays = [pa.array(each, _INFO_VALUE.field(i).type) for i, each in enumerate(children)]
+    arrays = [pa.array(child, _INFO_VALUE.field(i).type) for i, child in enumerate(children)]
     names = [_INFO_VALUE.field(i).name for i in range(_INFO_VALUE.num_fields)]
     codes = pa.array(types, pa.int8())
     return pa.UnionArray.from_dense(codes, pa.array(offsets, _INT), arrays, names)

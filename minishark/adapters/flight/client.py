@@ -144,14 +144,14 @@ class RemoteSession:
             MinisharkError: as `Session.sql` does.
         """
         asked = fl.FlightDescriptor.for_command(packed("CommandStatementQuery", query=text))
-        found: list[fl.FlightInfo] = []
+        infos: list[fl.FlightInfo] = []
 
         def fetched() -> pa.Table:
-            found.append(self._client.get_flight_info(asked, self._options()))
-            ticket = found[0].endpoints[0].ticket
+            infos.append(self._client.get_flight_info(asked, self._options()))
+            ticket = infos[0].endpoints[0].ticket
             return self._client.do_get(ticket, self._options()).read_all()
 
-        return self._cancellable(fetched, lambda: self._cancel(found))
+        return self._cancellable(fetched, lambda: self._cancel(infos))
 
     def create_table(
         self,
@@ -242,11 +242,11 @@ class RemoteSession:
                 future.exception(_CALL_S)
             raise
 
-    def _cancel(self, found: list[fl.FlightInfo]) -> None:
+    def _cancel(self, infos: list[fl.FlightInfo]) -> None:
         """Cancel a statement; all of this session's, if its rows are not asked for yet."""
         info = make("FlightInfo")
-        if found:
-            ticket = make("Ticket", ticket=found[0].endpoints[0].ticket.ticket)
+        if infos:
+            ticket = make("Ticket", ticket=infos[0].endpoints[0].ticket.ticket)
             info = make("FlightInfo", endpoint=[make("FlightEndpoint", ticket=ticket)])
         self._act("CancelFlightInfo", make("CancelFlightInfoRequest", info=info))
 

@@ -135,10 +135,10 @@ class Connection:
         Raises:
             CatalogError: there is none.
         """
-        found = self._prepared.get(handle)
-        if found is None:
+        statement = self._prepared.get(handle)
+        if statement is None:
             raise CatalogError("There is no such prepared statement in this connection.")
-        return found
+        return statement
 
     def begin_transaction(self) -> bytes:
         """Begin a transaction; its handle.
@@ -227,11 +227,11 @@ class Connections:
         """
         now = time.monotonic()
         with self._lock:
-            found = self._known(caller, peer)
-            if found is None:
-                found = self._new(caller, peer)
-            found.peers[peer] = found.used_s = now
-            return found
+            connection = self._known(caller, peer)
+            if connection is None:
+                connection = self._new(caller, peer)
+            connection.peers[peer] = connection.used_s = now
+            return connection
 
     def _known(self, caller: Caller, peer: str) -> Connection | None:
         by_cookie = self._by_cookie.get(caller.cookie) if caller.cookie else None
@@ -279,8 +279,8 @@ class Connections:
         """The statement of that handle in any connection of the same user."""
         with self._lock:
             connections = tuple(self._by_key.values())
-        same = (each for each in connections if each.identity.user == identity.user)
-        return next((found for each in same if (found := each.find(handle))), None)
+        same = (peer for peer in connections if peer.identity.user == identity.user)
+        return next((statement for peer in same if (statement := peer.find(handle))), None)
 
     def sweep(self, peers: Collection[str]) -> None:
         """End connections that nobody uses, or whose client is gone; `peers` are there."""
@@ -310,7 +310,7 @@ class Connections:
         self._close(over)
 
     def _remove(self, over: Collection[Connection]) -> None:
-        self._by_key = {key: each for key, each in self._by_key.items() if each not in over}
+        self._by_key = {key: open_ for key, open_ in self._by_key.items() if open_ not in over}
         for connection in over:
             self._by_cookie.pop(connection.cookie, None)
 

@@ -66,7 +66,7 @@ def _wire_error(error: BaseException, *, in_stream: bool) -> Any:
             f"minishark failed, which is a mistake of its own: {type(error).__name__}: {error}"
         )
     name, message = type(error).__name__, str(error)
-    base = next((_CODES[each] for each in type(error).__mro__ if each in _CODES), pa.ArrowException)
+    base = next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), pa.ArrowException)
     if issubclass(base, fl.FlightError):
         if not in_stream:
             return base(message, name.encode())
@@ -80,10 +80,10 @@ def answering(*, in_stream: bool = False) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # noqa: BLE001 - whatever it is, the client is to be told
-        found = _wire_error(error, in_stream=in_stream)
+        wire_error = _wire_error(error, in_stream=in_stream)
     else:
         return
-    raise found
+    raise wire_error
 
 
 _NAMED = {
@@ -95,9 +95,9 @@ _NAMED = {
 
 def our_class(error: Exception) -> type[errors.MinisharkError] | None:
     """The class that an error of a server had there; None if it does not say."""
-    found = _CLASS.search(str(error))
+    named = _CLASS.search(str(error))
     extra = getattr(error, "extra_info", None) or b""
-    return _NAMED.get(found[1] if found else extra.decode(errors="replace"))
+    return _NAMED.get(named[1] if named else extra.decode(errors="replace"))
 
 
 def our_error(error: Exception) -> errors.MinisharkError:

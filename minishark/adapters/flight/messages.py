@@ -147,20 +147,20 @@ def _check_text(message: Any) -> None:
     """Decode all text of a message: what is no UTF-8 would be found in it as bytes, or later."""
     for field, value in message.ListFields():
         is_one = isinstance(value, str | bytes | Message) or not isinstance(value, Iterable)
-        for each in [value] if is_one else value:
+        for item in [value] if is_one else value:
             if field.type == _MESSAGE_TYPE:
-                _check_text(each)
-            elif field.type == _TYPES["string"] and isinstance(each, bytes):
-                each.decode()
+                _check_text(item)
+            elif field.type == _TYPES["string"] and isinstance(item, bytes):
+                item.decode()
 
 
 def packed(name: str, **fields: object) -> bytes:
     """A message of Flight SQL with its name, as commands, tickets and actions have it."""
     message: Message = make(name, **fields)
-    found = any_pb2.Any(
+    wrapped = any_pb2.Any(
         type_url=_URL + message.DESCRIPTOR.full_name, value=message.SerializeToString()
     )
-    data: bytes = found.SerializeToString()
+    data: bytes = wrapped.SerializeToString()
     return data
 
 

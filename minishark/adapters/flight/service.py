@@ -63,7 +63,7 @@ class Calls:
     def look(self) -> bool:
         """Cancel those whose clients have given up; whether any waits."""
         with self._lock:
-            gone = [each for each, context in self._waiting.items() if context.is_cancelled()]
+            gone = [call for call, context in self._waiting.items() if context.is_cancelled()]
             there = bool(self._waiting)
         for interruption in gone:
             interruption.cancel()
@@ -149,15 +149,15 @@ class FlightSql(fl.FlightServerBase):
                 rows = statements.bound_values(prepared.parameters, reader.to_reader())
                 # One more than may be: the statement tells when it runs.
                 prepared.values = list(islice(rows, statements.ROWS_OF_VALUES_MAX + 1))
-                told = make(
+                answer = make(
                     "DoPutPreparedStatementResult",
                     prepared_statement_handle=command.prepared_statement_handle,
                 )
             else:
                 with self._running(context, connection, Interruption()):
                     count = self._changed(connection, name, command, reader)
-                told = make("DoPutUpdateResult", record_count=count)
-            writer.write(told.SerializeToString())
+                answer = make("DoPutUpdateResult", record_count=count)
+            writer.write(answer.SerializeToString())
 
     def list_actions(self, context: fl.ServerCallContext) -> list[tuple[str, str]]:
         """The actions that there are."""
@@ -172,7 +172,7 @@ class FlightSql(fl.FlightServerBase):
             run = self._actions.get(action.type)
             if run is None:
                 raise UnsupportedError(f"There is no action {action.type[:100]!r}.")
-            return [fl.Result(each) for each in run(self, self._connection(context), body)]
+            return [fl.Result(answer) for answer in run(self, self._connection(context), body)]
 
     # Statements
 
@@ -309,12 +309,12 @@ class FlightSql(fl.FlightServerBase):
             connection.cancel()
             return _CANCELLED
         name, ticket = unpacked(info.endpoint[0].ticket.ticket)
-        found = None
+        statement = None
         if name == "TicketStatementQuery":
-            found = self._connections.find(ticket.statement_handle, connection.identity)
-        if found is None:
+            statement = self._connections.find(ticket.statement_handle, connection.identity)
+        if statement is None:
             return _NOT_CANCELLABLE
-        found.interruption.cancel()
+        statement.interruption.cancel()
         return _CANCELLED
 
     def _set_options(self, connection: Connection, body: bytes) -> Iterator[bytes]:
@@ -410,9 +410,9 @@ def _command(descriptor: fl.FlightDescriptor) -> bytes:
 
 
 def _request(name: str, body: bytes) -> Any:
-    found, request = unpacked(body)
-    if found != name:
-        raise OptionError(f"The action takes {name}, not {found}.")
+    asked, request = unpacked(body)
+    if asked != name:
+        raise OptionError(f"The action takes {name}, not {asked}.")
     return request
 
 

@@ -42,12 +42,14 @@ def parameters_of(sql: str) -> tuple[str, ...]:
         if _parser is None:
             _parser = duckdb.connect(config={"threads": "1"})
         try:
-            found = {
-                name for each in _parser.extract_statements(sql) for name in each.named_parameters
+            names = {
+                name
+                for statement in _parser.extract_statements(sql)
+                for name in statement.named_parameters
             }
         except duckdb.Error:  # a statement of minishark's own, or none at all: it will be told
             return ()
-    return tuple(sorted(found, key=lambda name: (not name.isdecimal(), len(name), name)))
+    return tuple(sorted(names, key=lambda name: (not name.isdecimal(), len(name), name)))
 
 
 def has_rows(session: Session, sql: str) -> bool:
@@ -222,9 +224,9 @@ def _place(command: Any) -> tuple[str, str]:
 
 
 def _exists(session: Session, place: tuple[str, str], name: str) -> bool:
-    found = session.sql(
+    tables = session.sql(
         "SELECT table_name FROM information_schema.tables "
         "WHERE table_catalog = ? AND table_schema = ? AND lower(table_name) = lower(?)",
         [*place, name],
     )
-    return found.count() > 0
+    return tables.count() > 0

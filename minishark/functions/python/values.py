@@ -45,17 +45,17 @@ def conv(number: str, from_base: int, to_base: int) -> str | None:
         return None
     text = number.strip().upper()
     is_negative = text.startswith("-")
-    found = 0
+    whole = 0
     for digit in text.removeprefix("-"):
         place = _DIGITS.find(digit)
         if not 0 <= place < from_base:
             break
-        found = min(found * from_base + place, _WORD_64 - 1)
+        whole = min(whole * from_base + place, _WORD_64 - 1)
     if is_negative:
-        found = -found if to_base < 0 else (_WORD_64 - found) % _WORD_64
-    elif to_base < 0 and found >= _WORD_64 // 2:
-        found -= _WORD_64
-    sign, left, base, digits = "-" * (found < 0), abs(found), abs(to_base), ""
+        whole = -whole if to_base < 0 else (_WORD_64 - whole) % _WORD_64
+    elif to_base < 0 and whole >= _WORD_64 // 2:
+        whole -= _WORD_64
+    sign, left, base, digits = "-" * (whole < 0), abs(whole), abs(to_base), ""
     while left:
         left, digit_ = divmod(left, base)
         digits = _DIGITS[digit_] + digits
@@ -79,7 +79,7 @@ def soundex(text: str) -> str:
     if not text or not ("A" <= text[0].upper() <= "Z"):
         return text
     first = text[0].upper()
-    found, last = first, _SOUNDEX.get(first, 0)
+    code_word, last = first, _SOUNDEX.get(first, 0)
     for letter in text[1:]:
         if not letter.isascii() or not letter.isalpha():
             last = 0
@@ -88,14 +88,14 @@ def soundex(text: str) -> str:
         if letter in "HWhw":
             continue
         if code and code != last:
-            found += str(code)
+            code_word += str(code)
         last = code
-    return found[:4].ljust(4, "0")
+    return code_word[:4].ljust(4, "0")
 
 
 def sentences(text: str) -> list[list[str]]:
-    found = [re.findall(r"[\w'-]+", part) for part in re.split(r"(?<=[.!?])\s+", text)]
-    return [words for words in found if words]
+    listed = [re.findall(r"[\w'-]+", part) for part in re.split(r"(?<=[.!?])\s+", text)]
+    return [words for words in listed if words]
 
 
 def to_base32(value: Any) -> str:
@@ -141,8 +141,8 @@ def parse_url(url: str, part: str) -> str | None:
 def parse_url_query(url: str, part: str, key: str) -> str | None:
     if part != "QUERY":
         return None
-    found = re.search(rf"(?:^|&){re.escape(key)}=([^&]*)", urllib.parse.urlsplit(url).query)
-    return found[1] if found else None
+    parameter = re.search(rf"(?:^|&){re.escape(key)}=([^&]*)", urllib.parse.urlsplit(url).query)
+    return parameter[1] if parameter else None
 
 
 def bitmap_count(bitmap: bytes) -> int:
@@ -174,10 +174,10 @@ def _type_of(value: Any) -> str:
 
 
 def to_number(text: str, pattern: str) -> str:
-    found = try_to_number(text, pattern)
-    if found is None:
+    number = try_to_number(text, pattern)
+    if number is None:
         raise ValueError(f"{text!r} is no number of the format {pattern!r}.")
-    return found
+    return number
 
 
 def try_to_number(text: str, pattern: str) -> str | None:
@@ -203,11 +203,11 @@ _NUMBER_FORMAT = re.compile(
 
 def to_char(number: str, pattern: str) -> str:
     """A number, as text, in a format such as "$99,999.99"; # for digits where it does not fit."""
-    found = _NUMBER_FORMAT.fullmatch(pattern.upper())
-    if found is None or not re.search("[09]", pattern):
+    parts = _NUMBER_FORMAT.fullmatch(pattern.upper())
+    if parts is None or not re.search("[09]", pattern):
         raise ValueError(f"{pattern!r} is no format of numbers, such as '999,999.99'.")
-    slots = found["whole"].replace("G", ",")
-    places = len(found["fraction"] or "")
+    slots = parts["whole"].replace("G", ",")
+    places = len(parts["fraction"] or "")
     is_negative = number.startswith("-")
     digits, _, rest = format(decimal.Decimal(number.lstrip("-")), "f").partition(".")
     digits, rest = digits.lstrip("0"), rest.rstrip("0")
@@ -217,12 +217,12 @@ def to_char(number: str, pattern: str) -> str:
         digits = "0" * min(room, 1)
     whole = _in_slots(digits, slots) if fits else re.sub("[09]", "#", slots)
     fraction = rest.ljust(places, "0") if fits else "#" * places
-    text = (found["dollar"] or "") + whole + (f".{fraction}" if places else "")
-    if found["sign"] and fits:
-        text = _signed(text, "-" if is_negative else "+" if found["sign"] == "S" else " ")
-    if found["after"] and fits:
-        text += "-" if is_negative else "+" if found["after"] == "S" else " "
-    if found["angle"] and fits:
+    text = (parts["dollar"] or "") + whole + (f".{fraction}" if places else "")
+    if parts["sign"] and fits:
+        text = _signed(text, "-" if is_negative else "+" if parts["sign"] == "S" else " ")
+    if parts["after"] and fits:
+        text += "-" if is_negative else "+" if parts["after"] == "S" else " "
+    if parts["angle"] and fits:
         text = f"<{text}>" if is_negative else f"{text}  "
     return text
 
@@ -280,16 +280,16 @@ def type_of_text(text: str) -> str:
     """
     if _DOUBLE.fullmatch(text):
         return "DOUBLE"
-    found = _MOMENT.fullmatch(text)
-    if found is None:
+    moment = _MOMENT.fullmatch(text)
+    if moment is None:
         return "STRING"
     try:
-        dt.date(*map(int, found.group("year", "month", "day")))
-        hour, minute, second = (int(found[name] or 0) for name in ("hour", "minute", "second"))
+        dt.date(*map(int, moment.group("year", "month", "day")))
+        hour, minute, second = (int(moment[name] or 0) for name in ("hour", "minute", "second"))
         dt.time(hour, minute, second)
     except ValueError:
         return "STRING"
-    return "TIMESTAMP" if found["time"] else "DATE"
+    return "TIMESTAMP" if moment["time"] else "DATE"
 
 
 def bitmap_construct_agg(positions: Iterable[int]) -> bytes:
@@ -386,13 +386,13 @@ def aes_decrypt(data: Any, key: Any, mode: str, padding: str, aad: Any) -> bytes
             return bytes(cipher.aead.decrypt(data[:12], data[12:], aad or None))
         iv = b"" if cipher.name == "ECB" else data[:16]
         decryptor = cipher.of(iv).decryptor()
-        found: bytes = decryptor.update(data[len(iv) :]) + decryptor.finalize()
+        padded: bytes = decryptor.update(data[len(iv) :]) + decryptor.finalize()
     except Exception as error:  # the library's types, which need not be here
         raise ValueError("This can't be decrypted: the key, mode or data are wrong.") from error
-    missing = found[-1] if found else 0
-    if not 1 <= missing <= 16 or found[-missing:] != bytes([missing]) * missing:
+    missing = padded[-1] if padded else 0
+    if not 1 <= missing <= 16 or padded[-missing:] != bytes([missing]) * missing:
         raise ValueError("This can't be decrypted: the key, mode or data are wrong.")
-    return found[:-missing]
+    return padded[:-missing]
 
 
 def try_aes_decrypt(data: Any, key: Any, mode: str, padding: str, aad: Any) -> bytes | None:

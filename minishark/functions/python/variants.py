@@ -31,14 +31,14 @@ def _steps(path: str) -> tuple[Step, ...]:
     steps: list[Step] = []
     place = 1
     while place < len(path):
-        found = _STEP.match(path, place)
-        if found is None:
+        step = _STEP.match(path, place)
+        if step is None:
             raise VariantPathError(f"{path!r} is no path: write one such as '$.a[0]'.")
-        index = found["index"]
+        index = step["index"]
         steps.append(
-            int(index) if index else found["name"] or found["single"] or found["double"] or ""
+            int(index) if index else step["name"] or step["single"] or step["double"] or ""
         )
-        place = found.end()
+        place = step.end()
     return tuple(steps)
 
 
@@ -144,8 +144,8 @@ def variant_array_append(text: str, path: str, new: str) -> str:
         return _write(_appended(value, new, path))
 
     def change(parent: Any, step: Step) -> Any:
-        found = _child(parent, step, path)
-        return parent if found is _ABSENT else _put(parent, step, _appended(found, new, path))
+        array = _child(parent, step, path)
+        return parent if array is _ABSENT else _put(parent, step, _appended(array, new, path))
 
     return _write(_changed(value, steps, path, change, make=False))
 
@@ -186,8 +186,8 @@ def variant_delete(text: str, paths: Iterable[str | None]) -> str:
 
 def _without(parent: Any, step: Step) -> Any:
     if isinstance(step, str):
-        return {name: each for name, each in parent.items() if name != step}
-    return [each for place, each in enumerate(parent) if place != step]
+        return {name: item for name, item in parent.items() if name != step}
+    return [item for place, item in enumerate(parent) if place != step]
 
 
 def variant_strip_nulls(text: str, in_arrays: bool) -> str:
@@ -195,9 +195,9 @@ def variant_strip_nulls(text: str, in_arrays: bool) -> str:
 
     def stripped(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: stripped(each) for name, each in value.items() if each is not None}
+            return {name: stripped(item) for name, item in value.items() if item is not None}
         if isinstance(value, list):
-            kept = [each for each in value if each is not None or not in_arrays]
+            kept = [item for item in value if item is not None or not in_arrays]
             return list(map(stripped, kept))
         return value
 
@@ -270,5 +270,5 @@ def _shown(type_: Any) -> str:
             return f"ARRAY<{_shown(inner)}>"
         case (digits, scale):
             return f"DECIMAL({digits},{scale})"
-    fields = ", ".join(f"{name}: {_shown(each)}" for name, each in type_.items())
+    fields = ", ".join(f"{name}: {_shown(field_type)}" for name, field_type in type_.items())
     return f"OBJECT<{fields}>"

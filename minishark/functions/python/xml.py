@@ -65,43 +65,43 @@ def _text(node: Any) -> str:
 
 def xpath(text: str, path: str) -> list[str | None]:
     """The values of the nodes; elements have none but their texts'."""
-    found = _found(text, path)
-    if not isinstance(found, list):
+    nodes = _found(text, path)
+    if not isinstance(nodes, list):
         raise ValueError(f"{path!r} selects no nodes.")  # noqa: TRY004 - of its value
-    return [str(node) if isinstance(node, str) else None for node in found]
+    return [str(node) if isinstance(node, str) else None for node in nodes]
 
 
 def xpath_string(text: str, path: str) -> str | None:
-    found = _found(text, path)
-    if isinstance(found, list):
-        return _text(found[0]) if found else ""
-    if isinstance(found, bool):
-        return str(found).lower()
-    if isinstance(found, float):
-        return "NaN" if math.isnan(found) else f"{found:.15g}"
-    return str(found)
+    value = _found(text, path)
+    if isinstance(value, list):
+        return _text(value[0]) if value else ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else f"{value:.15g}"
+    return str(value)
 
 
 def xpath_boolean(text: str, path: str) -> bool:
-    found = _found(text, path)
-    return not math.isnan(found) and bool(found) if isinstance(found, float) else bool(found)
+    value = _found(text, path)
+    return not math.isnan(value) and bool(value) if isinstance(value, float) else bool(value)
 
 
 def xpath_double(text: str, path: str) -> float | None:
-    found = _found(text, path)
-    if isinstance(found, bool | float):
-        return float(found)
+    value = _found(text, path)
+    if isinstance(value, bool | float):
+        return float(value)
     try:
-        return float(_text(found[0]) or "nan") if isinstance(found, list) else float(found)
+        return float(_text(value[0]) or "nan") if isinstance(value, list) else float(value)
     except (IndexError, ValueError):
         return math.nan
 
 
 def xpath_long(text: str, path: str) -> int:
-    found = xpath_double(text, path)
-    if found is None or math.isnan(found):
+    number = xpath_double(text, path)
+    if number is None or math.isnan(number):
         return 0
-    return int(max(_LONG_MIN, min(found, _LONG_MAX)))  # beyond these, too, as in PySpark
+    return int(max(_LONG_MIN, min(number, _LONG_MAX)))  # beyond these, too, as in PySpark
 
 
 # Elements as values
@@ -109,12 +109,12 @@ def xpath_long(text: str, path: str) -> int:
 
 def from_xml(text: str, structure: str, options: str) -> str | None:
     """An element as JSON of a structure, as `json_transform` takes it; NULLs where it lacks one."""
-    wanted, chosen = json.loads(structure), _Options(json.loads(options))
+    types, chosen = json.loads(structure), _Options(json.loads(options))
     try:
         root = _parsed(text)
     except ValueError:
-        return json.dumps(dict.fromkeys(wanted))
-    return json.dumps(_value(root, wanted, chosen))
+        return json.dumps(dict.fromkeys(types))
+    return json.dumps(_value(root, types, chosen))
 
 
 class _Options:
@@ -136,24 +136,24 @@ class _Options:
         return name
 
 
-def _value(element: Any, wanted: Any, options: _Options) -> Any:
+def _value(element: Any, types: Any, options: _Options) -> Any:
     """An element as a value: a dictionary for a struct, else its text."""
-    if not isinstance(wanted, dict):
+    if not isinstance(types, dict):
         text = "".join(element.itertext()).strip()
         return None if text == options.null else text
-    found: dict[str, Any] = {}
-    for name, inner in wanted.items():
+    fields: dict[str, Any] = {}
+    for name, inner in types.items():
         attribute = name.removeprefix(options.attributes)
         children = [child for child in element if _tag(child) == name]
         if name == options.text:
-            found[name] = (element.text or "").strip()
+            fields[name] = (element.text or "").strip()
         elif isinstance(inner, list):
-            found[name] = [_value(child, inner[0], options) for child in children] or None
+            fields[name] = [_value(child, inner[0], options) for child in children] or None
         elif children:
-            found[name] = _value(children[-1], inner, options)
+            fields[name] = _value(children[-1], inner, options)
         elif name.startswith(options.attributes) and not options.skips_attributes:
-            found[name] = element.get(attribute)
-    return found
+            fields[name] = element.get(attribute)
+    return fields
 
 
 def _tag(element: Any) -> str:
@@ -184,10 +184,10 @@ def _type_of(element: Any, options: _Options) -> str:
 
 
 def _joined(types: list[str]) -> str:
-    known = {type_ for type_ in types if type_ != "VOID"}
-    if known == {"BIGINT", "DOUBLE"}:
-        known = {"DOUBLE"}
-    whole = known.pop() if len(known) == 1 else "STRING"
+    type_names = {type_ for type_ in types if type_ != "VOID"}
+    if type_names == {"BIGINT", "DOUBLE"}:
+        type_names = {"DOUBLE"}
+    whole = type_names.pop() if len(type_names) == 1 else "STRING"
     return f"ARRAY<{whole}>" if len(types) > 1 else whole
 
 
@@ -222,19 +222,19 @@ def _element(tag: str, value: Any, options: _Options, indent: str) -> Iterator[s
         return
     options.checked(tag)
     prefix = options.attributes
-    fields = {name: each for name, each in value.items() if name != options.text}
+    fields = {name: field for name, field in value.items() if name != options.text}
     own = {
-        options.checked(name.removeprefix(prefix)): each
-        for name, each in fields.items()
-        if name.startswith(prefix) and each is not None
+        options.checked(name.removeprefix(prefix)): field
+        for name, field in fields.items()
+        if name.startswith(prefix) and field is not None
     }
-    marks = "".join(f" {name}={saxutils.quoteattr(_shown(each))}" for name, each in own.items())
+    marks = "".join(f" {name}={saxutils.quoteattr(_shown(field))}" for name, field in own.items())
     inner = value.get(options.text)
     children = [
         line
-        for name, each in fields.items()
+        for name, field in fields.items()
         if not name.startswith(prefix)
-        for line in _element(name, each, options, indent + _INDENT)
+        for line in _element(name, field, options, indent + _INDENT)
     ]
     if children:
         yield f"{indent}<{tag}{marks}>"

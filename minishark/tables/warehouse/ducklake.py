@@ -217,7 +217,7 @@ class LakeChange:
 
     def comment(self, column: str, text: str | None) -> None:
         number = self.table.column(column).id if column else 0
-        others = {i: known for i, known in self.table.comments.items() if i != number}
+        others = {i: written for i, written in self.table.comments.items() if i != number}
         self.table = replace(
             self.table, comments=others if text is None else {**others, number: text}
         )
@@ -350,11 +350,11 @@ class LakeCatalog:
     def _follow(self, reader: LakeReader, last: _Listing | None) -> None:
         """Take over what was committed since, and keep the tables that nobody has changed."""
         others = reader.changes_since(last.snapshot) if last is not None else None
-        if last is None or others is None or any(each.table is None for each in others):
+        if last is None or others is None or any(change.table is None for change in others):
             self._versions.clear()
-        for each in others or ():
-            if each.table is not None:
-                self._versions.pop(each.table, None)
+        for change in others or ():
+            if change.table is not None:
+                self._versions.pop(change.table, None)
         schemas = reader.schemas()
         names = {id_: name for name, (id_, _) in schemas.items()}
         tables = {TableName(names[schema], name): id_ for schema, name, id_ in reader.tables()}
@@ -714,13 +714,13 @@ def _totals(connection: LakeConnection, id_: int) -> TableTotals | None:
         "SELECT column_id, contains_null, contains_nan, min_value, max_value "
         f"FROM ducklake_table_column_stats WHERE table_id = {id_}"
     )
-    known = {
+    by_column = {
         int(number): (
             None if nulls is None else bool(nulls), None if nan is None else bool(nan), low, high
         )
         for number, nulls, nan, low, high in columns
     }  # fmt: skip
-    return TableTotals(int(rows[0][0]), int(rows[0][1]), int(rows[0][2]), known)
+    return TableTotals(int(rows[0][0]), int(rows[0][1]), int(rows[0][2]), by_column)
 
 
 def _column_totals(
@@ -737,9 +737,9 @@ def _column_totals(
         before = dict(totals.columns)
     columns: dict[int, commits.ColumnTotals] = {}
     for number, old in before.items():
-        known = [file.statistics.get(number) for file in added]
+        statistics = [file.statistics.get(number) for file in added]
         leaf = leaves.get(number)
-        new = old if leaf is None else commits.merged(old, known, leaf)  # None: it was dropped
+        new = old if leaf is None else commits.merged(old, statistics, leaf)  # None: it was dropped
         if new is not None:
             columns[number] = new
     return columns

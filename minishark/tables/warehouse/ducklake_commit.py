@@ -324,10 +324,10 @@ def add_files(
         )  # fmt: skip
         first_row += file.rows
         statistics += [
-            (str(number), str(id_), str(column), str(known.bytes), _number(known.values),
-             _number(known.nulls), text(known.minimum), text(known.maximum),
-             flag(known.has_nan), "NULL")
-            for column, known in file.statistics.items()
+            (str(number), str(id_), str(column), str(measured.bytes), _number(measured.values),
+             _number(measured.nulls), text(measured.minimum), text(measured.maximum),
+             flag(measured.has_nan), "NULL")
+            for column, measured in file.statistics.items()
         ]  # fmt: skip
         values += [
             (str(number), str(id_), str(i), text(value)) for i, value in enumerate(file.partition)

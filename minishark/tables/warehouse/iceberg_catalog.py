@@ -144,26 +144,26 @@ class IcebergCatalog:
 
     def drop_schema(self, name: str, *, missing_ok: bool = False, cascade: bool = False) -> None:
         with self._lock:
-            found = self.schema(name)
-            if found is None:
+            schema = self.schema(name)
+            if schema is None:
                 if missing_ok:
                     return
                 raise self._no_schema(name)
-            tables = self.tables(found)
+            tables = self.tables(schema)
             if tables and not cascade:
                 names = ", ".join(table.table for table in tables)
                 raise CatalogError(
-                    f"Schema {found!r} has tables ({names}): drop them first, or write CASCADE."
+                    f"Schema {schema!r} has tables ({names}): drop them first, or write CASCADE."
                 )
             for table in tables:
                 self.drop(table)
             with _reached(self.where):
-                self.catalog.drop_namespace(found)
+                self.catalog.drop_namespace(schema)
 
     def _no_schema(self, name: str) -> CatalogError:
-        known = ", ".join(self.schemas()) or "none"
+        schemas = ", ".join(self.schemas()) or "none"
         return CatalogError(
-            f"There is no schema called {name!r} in the warehouse; its schemas are: {known}."
+            f"There is no schema called {name!r} in the warehouse; its schemas are: {schemas}."
         )
 
     # Tables
@@ -180,21 +180,24 @@ class IcebergCatalog:
     def find(self, schema: str, table: str) -> TableName | None:
         """A table's name as it was created; None if there is none of that name in any case."""
         with self._lock:
-            for known in self._tables:
-                if (known.schema.lower(), known.table.lower()) == (schema.lower(), table.lower()):
-                    return known
-        found = self.schema(schema)
-        if found is None:
+            for full_name in self._tables:
+                if (full_name.schema.lower(), full_name.table.lower()) == (
+                    schema.lower(),
+                    table.lower(),
+                ):
+                    return full_name
+        full_schema = self.schema(schema)
+        if full_schema is None:
             return None
-        name = same_name(table, [known.table for known in self.tables(found)])
-        return None if name is None else TableName(found, name)
+        name = same_name(table, [full_name.table for full_name in self.tables(full_schema)])
+        return None if name is None else TableName(full_schema, name)
 
     def new_name(self, schema: str, table: str) -> TableName:
         """The name of a table to be created (CatalogError if its schema is missing)."""
-        found = self.schema(schema)
-        if found is None:
+        full_schema = self.schema(schema)
+        if full_schema is None:
             raise self._no_schema(schema)
-        return TableName(found, table)
+        return TableName(full_schema, table)
 
     def load(self, name: TableName) -> IcebergVersion:
         """The version as it is now; one look at the catalog if it has not changed."""
@@ -219,8 +222,8 @@ class IcebergCatalog:
         if not self.folder:
             return None
         if not self.folder.startswith(_LOCAL):
-            found = self.catalog.location(name.schema, name.table)
-            return None if found is None else str(found)
+            location = self.catalog.location(name.schema, name.table)
+            return None if location is None else str(location)
         with self._lock:
             return self._opened_places().of(name.schema, name.table)
 
@@ -319,8 +322,8 @@ class IcebergCatalog:
         if not self.folder:
             return
         with contextlib.suppress(Exception):
-            found = self.catalog.load_table((name.schema, name.table))
-            if found.location() == location:
+            stored = self.catalog.load_table((name.schema, name.table))
+            if stored.location() == location:
                 return  # it was created
         remove_folder(location, self._io())
 
@@ -328,10 +331,10 @@ class IcebergCatalog:
         from minishark.tables.warehouse.vacuum import vacuum  # noqa: PLC0415 - it needs this module
 
         removed = 0
-        for each in self.tables() if name is None else [name]:
-            with committing(each):
-                removed += vacuum(self.load(each).table)
-            self.forget(each)
+        for table in self.tables() if name is None else [name]:
+            with committing(table):
+                removed += vacuum(self.load(table).table)
+            self.forget(table)
         return removed if name is not None else removed + self._remove_unknown_folders()
 
     def _remove_unknown_folders(self) -> int:
@@ -407,11 +410,11 @@ def open_iceberg(
 def _embedded(
     where: str, folder: str, properties: Mapping[str, str], access: Callable[[], StoreAccess]
 ) -> IcebergCatalog:
-    found = _opened(where, properties, access)
-    found.folder = folder
+    catalog = _opened(where, properties, access)
+    catalog.folder = folder
     with contextlib.suppress(CatalogError):  # another session was faster
-        found.create_schema(MAIN, exists_ok=True)
-    return found
+        catalog.create_schema(MAIN, exists_ok=True)
+    return catalog
 
 
 def _opened(

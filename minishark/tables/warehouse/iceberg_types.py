@@ -164,8 +164,8 @@ def duckdb_type(type_: IcebergType) -> str:
         case StructType():
             fields = [f"{quote(f.name)} {duckdb_type(f.field_type)}" for f in type_.fields]
             return f"STRUCT({', '.join(fields)})"
-    for known, name in _BACK.items():
-        if isinstance(type_, known):
+    for kind, name in _BACK.items():
+        if isinstance(type_, kind):
             return name
     raise UnsupportedError(f"minishark does not read Iceberg's type {type_}.")
 

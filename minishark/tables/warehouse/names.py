@@ -102,7 +102,7 @@ def references(sql: str, syntax: Syntax) -> References:
         nodes = list(_nodes(syntax(sql), frozenset()))
     except QueryError:  # no SELECT, as PIVOT is none
         return token_references(sql)
-    found: dict[int, TableReference | ColumnReference] = {}
+    by_place: dict[int, TableReference | ColumnReference] = {}
     for node, expressions in nodes:
         first = node.get("query_location")
         if not isinstance(first, int) or first >= len(sql):  # DuckDB's "nowhere" is 2^64 - 1
@@ -113,13 +113,15 @@ def references(sql: str, syntax: Syntax) -> References:
         path = tuple(node.get("qualified_name", {}).get("path", ()))
         if node.get("type") == "BASE_TABLE" and path:
             if len(path) > 1 or path[0].lower() not in expressions:
-                found[first] = _table_reference(node, path, name, sql)
+                by_place[first] = _table_reference(node, path, name, sql)
         elif node.get("type") == "COLUMN_REF" and len(node["column_names"]) > 2:
-            found[first] = ColumnReference(first, name.end(), tuple(node["column_names"]))
+            by_place[first] = ColumnReference(first, name.end(), tuple(node["column_names"]))
     if "summarize" in sql.lower():  # whose name has no place in the tree
-        for each in names_after(sql, "SUMMARIZE"):
-            found[each.first] = TableReference(each.first, each.last, each.path, None, "")
-    return tuple(found[first] for first in sorted(found))
+        for summarized in names_after(sql, "SUMMARIZE"):
+            by_place[summarized.first] = TableReference(
+                summarized.first, summarized.last, summarized.path, None, ""
+            )
+    return tuple(by_place[first] for first in sorted(by_place))
 
 
 def token_references(sql: str) -> References:
@@ -148,9 +150,9 @@ def token_references(sql: str) -> References:
     return tuple(found())
 
 
-def renamed(sql: str, found: References, resolve: Resolve) -> str:
+def renamed(sql: str, places: References, resolve: Resolve) -> str:
     """A statement with the planning database's names of tables."""
-    new = ((reference, reference.edit(resolve)) for reference in found)
+    new = ((reference, reference.edit(resolve)) for reference in places)
     return edited(sql, (Edit(old.first, old.last, text) for old, text in new if text is not None))
 
 

@@ -54,8 +54,8 @@ class QueriedTables:
                     return TableName(MAIN, table)
                 if schema.lower() in (*NOT_OURS, MAIN):
                     return None
-                found = self.shared.catalog.schema(schema)
-                return None if found is None else TableName(found, table)
+                full_schema = self.shared.catalog.schema(schema)
+                return None if full_schema is None else TableName(full_schema, table)
             case [catalog, schema, table] if catalog.lower() == NAME:
                 return TableName(schema, table)
         return None
@@ -65,21 +65,21 @@ class QueriedTables:
         name = self.resolved(path)
         if name is None:
             return None
-        known = self.shared.catalog.find(name.schema, name.table)
-        if known is None and len(path) > 1:
+        full_name = self.shared.catalog.find(name.schema, name.table)
+        if full_name is None and len(path) > 1:
             if path[0].lower() != NAME and self.context.planning.has_relation(path[-1]):
                 return None
             raise CatalogError(self._unknown(name))
-        return known
+        return full_name
 
     def _unknown(self, name: TableName) -> str:
         catalog = self.shared.catalog
         schema = catalog.schema(name.schema)
         if schema is None:
-            known = ", ".join(catalog.schemas()) or "none"
-            return f"The warehouse has no schema {name.schema!r}; its schemas are: {known}."
-        known = ", ".join(table.table for table in catalog.tables(schema)) or "none"
-        return f"There is no table {name}; the tables of that schema are: {known}."
+            names = ", ".join(catalog.schemas()) or "none"
+            return f"The warehouse has no schema {name.schema!r}; its schemas are: {names}."
+        names = ", ".join(table.table for table in catalog.tables(schema)) or "none"
+        return f"There is no table {name}; the tables of that schema are: {names}."
 
     def renamed(self, sql: str) -> str:
         """A query with the planning database's names, under which its tables can be read now."""
@@ -128,14 +128,14 @@ class QueriedTables:
         with contextlib.closing(self.context.planning.connection()) as con:
             try:
                 query = f"SELECT {value}" if is_version else f"SELECT epoch_us({value})"
-                ((found,),) = con.execute(query).fetchall()
+                ((moment,),) = con.execute(query).fetchall()
             except Exception as error:
                 raise QueryError(f"AT ({at.unit} => {at.expression}): {error}") from error
-        if found is None:
+        if moment is None:
             raise QueryError(f"AT ({at.unit} => ...) needs a value, not NULL.")
         if is_version:
-            return Moment(number=int(found))
-        return Moment(time=datetime.fromtimestamp(found / 1e6, UTC))
+            return Moment(number=int(moment))
+        return Moment(time=datetime.fromtimestamp(moment / 1e6, UTC))
 
     def load(self, name: TableName) -> TableVersion:
         return self.shared.catalog.load(name)

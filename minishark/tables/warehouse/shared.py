@@ -34,8 +34,8 @@ class SharedWarehouse:
 
     @classmethod
     def of(cls, catalog: Catalog, syntax: Syntax) -> SharedWarehouse:
-        known = lru_cache(_TEXTS_MAX)(partial(references, syntax=syntax))
-        return cls(catalog=catalog, references=known)
+        remembered = lru_cache(_TEXTS_MAX)(partial(references, syntax=syntax))
+        return cls(catalog=catalog, references=remembered)
 
 
 @dataclass(slots=True, kw_only=True)

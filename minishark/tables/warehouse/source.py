@@ -41,15 +41,17 @@ class LocatedRows(Snapshot):
         self._snapshot, self._place_numbers, self._places = snapshot, numbers, places
         self.version = f"{snapshot.version} located {next(_numbers)}"
         self.schema = (*snapshot.schema, Column(ROW_NUMBER, "BIGINT"))
-        known = snapshot.statistics
-        if known is not None:
-            number = ColumnStatistics(distinct=known.rows)
-            self.statistics = TableStatistics(known.rows, known.bytes, (*known.columns, number))
+        measured = snapshot.statistics
+        if measured is not None:
+            number = ColumnStatistics(distinct=measured.rows)
+            self.statistics = TableStatistics(
+                measured.rows, measured.bytes, (*measured.columns, number)
+            )
 
     def splits(self, pushed: Pushed, tasks: int) -> Sequence[Split]:
-        own = tuple(each for each in pushed.predicates if each.column != ROW_NUMBER)
-        found = self._snapshot.splits(Pushed(predicates=own), tasks)
-        return [split for split in map(self._located, found) if split is not None]
+        own = tuple(predicate for predicate in pushed.predicates if predicate.column != ROW_NUMBER)
+        inner = self._snapshot.splits(Pushed(predicates=own), tasks)
+        return [split for split in map(self._located, inner) if split is not None]
 
     def _located(self, split: Split) -> Split | None:
         if isinstance(split, MappedParquet):

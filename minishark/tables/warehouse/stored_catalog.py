@@ -50,10 +50,10 @@ class Entries(msgspec.Struct, kw_only=True):
     changes: list[str] = []  # the ids of the last changes
 
     def metadata(self, namespace: str, table: str) -> str:
-        found = self.tables.get(namespace, {}).get(table)
-        if found is None:
+        location = self.tables.get(namespace, {}).get(table)
+        if location is None:
             raise NoSuchTableError(f"Table does not exist: {namespace}.{table}")
-        return found
+        return location
 
     def add(self, namespace: str, table: str, location: str) -> None:
         self.check_namespace(namespace)
@@ -75,10 +75,10 @@ class StoredCatalog(MetastoreCatalog):
 
     @property
     def _access(self) -> StoreAccess:
-        found = access_of_properties(self.properties["warehouse"], self.properties)
-        if found is None:
+        access = access_of_properties(self.properties["warehouse"], self.properties)
+        if access is None:
             raise DataError(f"The properties of {self._uri} have settings that are not known.")
-        return found
+        return access
 
     # The file
 
@@ -91,10 +91,10 @@ class StoredCatalog(MetastoreCatalog):
         return self._read()[0]
 
     def _read(self) -> tuple[Entries, str]:
-        found = read_file(self._uri, self._access)
-        if found is None:
+        stored = read_file(self._uri, self._access)
+        if stored is None:
             return Entries(), ""
-        data, version = found
+        data, version = stored
         try:
             entries = msgspec.json.decode(data, type=Entries)
         except msgspec.DecodeError as error:
@@ -232,8 +232,8 @@ class StoredCatalog(MetastoreCatalog):
 
     def list_namespaces(self, namespace: Any = ()) -> list[tuple[str, ...]]:
         outer = Catalog.identifier_to_tuple(namespace) if namespace else ()
-        found = [tuple(name.split(".")) for name in self.entries().namespaces]
-        return [each for each in found if each[:-1] == outer]
+        namespaces = [tuple(name.split(".")) for name in self.entries().namespaces]
+        return [path for path in namespaces if path[:-1] == outer]
 
     def load_namespace_properties(self, namespace: Any) -> dict[str, str]:
         name, entries = _name(namespace), self.entries()

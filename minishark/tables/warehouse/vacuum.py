@@ -47,11 +47,11 @@ def _remove_unused(table: Any) -> int:
     latest = time.time() - float(table.properties.get(_ORPHAN_AGE, ORPHAN_AGE_S))
     location = table.location()
     try:
-        found = listed(table.io, location)
+        files = listed(table.io, location)
     except (OSError, ValueError) as error:
         raise DataError(f"Can't list the files of {location}: {error}") from error
     removed = 0
-    for uri, changed in found:
+    for uri, changed in files:
         if uri not in used and changed < latest:
             with contextlib.suppress(OSError):
                 table.io.delete(uri)
@@ -66,7 +66,7 @@ def _used(table: Any) -> set[str]:
     manifests: dict[str, Any] = {}
     for snapshot in metadata.snapshots:
         used.add(snapshot.manifest_list)
-        manifests |= {each.manifest_path: each for each in snapshot.manifests(table.io)}
+        manifests |= {file.manifest_path: file for file in snapshot.manifests(table.io)}
     for path, manifest in manifests.items():
         used.add(path)
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):

@@ -3,9 +3,9 @@
 Reservations are served in order of arrival, so a job's outcome follows from the times at which the
 probed nodes are free next, whatever comes later: no event heap is needed. With late binding the
 first m nodes to ask get the m tasks; the others lose the slot until the cancellation reaches them,
-or nothing if it does so before they ask. All messages have the delays of `sim.network`. Given the
-same random choices, response times equal those of `sim.world` on production machines up to
-rounding; tests compare them.
+or nothing if it does so before they ask. All messages have the delays of `machine_kit.network`.
+Given the same random choices, response times equal those of `machine_kit.world` on production
+machines up to rounding; tests compare them.
 
 Tasks that are bound to nodes at arrival are shipped with the decision, as in the papers' baselines.
 Machines fetch them when a slot is free, like all tasks: `fetches` simulates that.

@@ -3,9 +3,9 @@
 Production placers and queue disciplines make all decisions. Left out is whatever has no effect
 without faults: heartbeats, reports, acknowledgements, executors, and messages as objects. Messages
 to many nodes at one instant are one event; all delays between nodes are equal, so that events wait
-in a queue instead of a heap. With the same seed, response times equal those of `sim.world` up to
-rounding; tests compare them. It requires a network without faults, tasks of at least a millisecond,
-and a fixed set of nodes.
+in a queue instead of a heap. With the same seed, response times equal those of `machine_kit.world`
+up to rounding; tests compare them. It requires a network without faults, tasks of at least a
+millisecond, and a fixed set of nodes.
 """
 
 from __future__ import annotations
