@@ -201,8 +201,8 @@ class StageRecord:
                 for number in sorted(self.ended)
             ],
             "operators": [
-                {**msgspec.structs.asdict(each), "misestimate": each.misestimate}
-                for each in self.operators
+                {**msgspec.structs.asdict(operator), "misestimate": operator.misestimate}
+                for operator in self.operators
             ],
         }
 
@@ -364,6 +364,6 @@ class QueryRecord:
             **{name: getattr(self, name) for name in numbers},
             "warnings": [*self.warnings],
             "by_stage": [stage.as_dict() for stage in self.by_stage],
-            "revisions": [each._asdict() for each in self.revisions],
+            "revisions": [revision._asdict() for revision in self.revisions],
             "plans": [*self.plans],
         }

@@ -76,9 +76,9 @@ class FileSnapshot(Snapshot):
     def _may_have(self, index: int, predicates: Iterable[Predicate]) -> bool:
         """Whether rows of a file may be needed, by the values of its folders."""
         return all(
-            is_true(each, self.keys.values[each.column][index])
-            for each in predicates
-            if each.column in self.keys.values
+            is_true(predicate, self.keys.values[predicate.column][index])
+            for predicate in predicates
+            if predicate.column in self.keys.values
         )
 
 

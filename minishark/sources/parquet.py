@@ -164,9 +164,10 @@ def row_runs(metadata: Any, predicates: Sequence[Predicate]) -> list[Range]:
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         end = row + group.num_rows
-        bounds = _bounds(group, {each.column.lower() for each in predicates})
+        bounds = _bounds(group, {predicate.column.lower() for predicate in predicates})
         if row < end and all(
-            may_match(each, bounds.get(each.column.lower(), Bounds())) for each in predicates
+            may_match(predicate, bounds.get(predicate.column.lower(), Bounds()))
+            for predicate in predicates
         ):
             if runs and runs[-1][1] == row:
                 runs[-1] = (runs[-1][0], end)
@@ -184,9 +185,11 @@ def _bounds(group: Any, names: Collection[str]) -> dict[str, Bounds]:
         name = chunk.path_in_schema.lower()
         if name not in names:
             continue
-        known = chunk.statistics
+        statistics = chunk.statistics
         is_twice = name in bounds  # names that differ in case only
-        bounds[name] = Bounds() if known is None or is_twice else _known(known, group.num_rows)
+        bounds[name] = (
+            Bounds() if statistics is None or is_twice else _known(statistics, group.num_rows)
+        )
     return bounds
 
 

@@ -323,7 +323,7 @@ class Board:
     def _session_started(self, event: SessionStarted) -> None:
         before = self.sessions.pop(event.session, None)
         self.sessions[event.session] = Session(event, dropped=before.dropped if before else 0)
-        ended = [name for name, each in self.sessions.items() if not each.is_live]
+        ended = [name for name, session in self.sessions.items() if not session.is_live]
         for name in ended:
             self._forget_states(name)
         for name in ended[: max(0, len(self.sessions) - SESSIONS_MAX)]:

@@ -333,15 +333,15 @@ def about(board: Board) -> dict[str, Any]:
         "sessions": [
             {
                 "session": name,
-                "user": each.began.user,
-                "host": each.began.host,
-                "pid": each.began.pid,
-                "version": each.began.version,
-                "cluster": each.began.cluster,
-                "is_live": each.is_live,
-                "dropped": each.dropped,
+                "user": session.began.user,
+                "host": session.began.host,
+                "pid": session.began.pid,
+                "version": session.began.version,
+                "cluster": session.began.cluster,
+                "is_live": session.is_live,
+                "dropped": session.dropped,
             }
-            for name, each in board.sessions.items()
+            for name, session in board.sessions.items()
         ][-50:],
         "counts": board.counted(),
     }
