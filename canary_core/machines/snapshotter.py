@@ -46,7 +46,7 @@ class Snapshotter:
         part.stored = stage
         for keeper in self.keepers:
             sent = frozenset(part.sent.get(keeper, ()))
-            body, flat = keep_message(part.key, stage, snapshot, frames, known=sent)
+            body, flat = keep_message(part.key, stage, snapshot, frames, stored=sent)
             self._links.post(keeper, body, flat)
             part.sent[keeper] = set(snapshot.blobs)
 

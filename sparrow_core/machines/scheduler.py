@@ -299,8 +299,8 @@ class Scheduler:
             case SetWeights():
                 return self._on_set_weights(msg)
             case GetNodes():
-                known = KnownNodes(self.address, self._ledger.node_infos())
-                return [Envelope(msg.client, known)]
+                nodes = KnownNodes(self.address, self._ledger.node_infos())
+                return [Envelope(msg.client, nodes)]
             case NodeLeft():
                 reported = self._on_reports(msg.reports, now)
                 return [*reported, *self._node_lost(msg.name, "it has drained", now)]
@@ -737,7 +737,9 @@ class Scheduler:
             nodes = [self._ledger.nodes[n] for n in self._ledger.eligible(job.submit.options)]
             framework = job.submit.options.framework
             unfinished = job.placer.waiting or job.running
-            if any(each.framework == framework for node in nodes for each in node.executors):
+            if any(
+                executor.framework == framework for node in nodes for executor in node.executors
+            ):
                 job.served_at = now
             elif unfinished and now - job.served_at > self._config.executors_wait_s:
                 deaths = "; ".join(node.last_death for node in nodes if node.last_death)
