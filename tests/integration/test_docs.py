@@ -122,9 +122,7 @@ def test_the_source_of_a_user(session: Session, tmp_path: Path) -> None:
 def test_the_readme() -> None:
     """Each of its first programs prints what stands below it."""
     first = (ROOT / "README.md").read_text().partition("\n## ")[0]
-    shown = re.findall(
-        r"^```python\n(.*?)^```\n\n```\n(.*?)^```", first, re.DOTALL | re.MULTILINE
-    )
+    shown = re.findall(r"^```python\n(.*?)^```\n\n```\n(.*?)^```", first, re.DOTALL | re.MULTILINE)
     assert len(shown) == 2
     for program, printed in shown:
         output = io.StringIO()
