@@ -48,8 +48,8 @@ class Snapshotter:
             sent = frozenset(part.sent.get(keeper, ()))
             body, flat = keep_message(part.key, stage, snapshot, frames, stored=sent)
             self._links.post(keeper, body, flat)
-            # Of what it was sent before, the keeper drops what this snapshot lacks. Values never
-            # change, so no later one has that again.
+            # The keeper may drop what this snapshot lacks. Values never change, so no later one has
+            # that again.
             part.sent[keeper] = set(snapshot.blobs)
 
     def keep(self, body: Keep, frames: Frames) -> None:
