@@ -287,7 +287,7 @@ class CatalogView(Catalog):
         return now
 
     def __iter__(self) -> Iterator[Table]:
-        decided = dict(self._decided)
-        names = [table.name for table in self._seen if decided.pop(table.name.lower(), True)]
-        names += [name for name, is_there in decided.items() if is_there]
-        return iter([table for table in map(self.find, names) if table is not None])
+        own = {table.name.lower(): table.name for table in super().__iter__()}
+        names = {table.name.lower(): table.name for table in self._seen}
+        found = map(self.find, {**names, **own}.values())
+        return iter([table for table in found if table is not None])

@@ -22,6 +22,7 @@ from minishark.compiler.sql.statements import (
     Comment,
     CreateTable,
     CreateTableAs,
+    Definition,
     DropTable,
     ParsedStatement,
     Target,
@@ -140,7 +141,7 @@ class MemoryStore(TableStore):
         context = self.context
         if not name or "\0" in name:
             raise CatalogError("A table needs a name, without zero bytes.")
-        if context.planning.has_view(name):
+        if self._has_view(name):
             raise CatalogError(f"There is a view called {name!r}; drop it first.")
         if name in context.sources:
             raise CatalogError(f"There is a source called {name!r}; drop it first.")
@@ -148,6 +149,10 @@ class MemoryStore(TableStore):
             raise AlreadyExistsError(
                 f"There is a table called {name!r} already; pass replace=True."
             )
+
+    def _has_view(self, name: str) -> bool:
+        """Whether a view has a name, be it one of what only the scratch database has."""
+        return self.context.planning.has_view(name) or self.context.scratch.has_view(name)
 
     def _publish(self, table: Table, *, replace: bool) -> None:
         context = self.context
@@ -225,6 +230,12 @@ class MemoryStore(TableStore):
         context.check_open()
         if isinstance(statement, Comment):
             return self._comment(statement.sql, target)
+        if isinstance(statement, AlterTable | DropTable) and target is not None:
+            is_view = self._has_view(target.name)
+            if is_view and isinstance(statement, AlterTable):
+                return Definition(statement.sql, target.path)
+            if is_view:
+                raise CatalogError(f"{target.name} is a view: write DROP VIEW.")
         is_temporary = isinstance(statement, CreateTable) and statement.is_temporary
         if self._open is not None and (is_temporary or self._is_here(statement.sql)):
             raise UnsupportedError(NOT_IN_TRANSACTION)

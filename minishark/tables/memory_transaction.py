@@ -256,8 +256,13 @@ def begin(context: StoreContext) -> MemoryTransaction:
     folder = tables.cluster.folder(f"{TRANSACTIONS_FOLDER}/{next(_numbers)}")
     with context.up_to_date():
         tables.cluster.make_folder(folder)
-        now = [table for table in tables.catalog.at_once() if table.name not in context.cached]
+
+        def current() -> list[Table]:
+            return [table for table in tables.catalog.at_once() if table.name not in context.cached]
+
+        now = current()
         view = CatalogView(tables.catalog, now, shows=context.cached.__contains__)
+        context.planning.begin(now, current)
         context.scratch.begin()
         return MemoryTransaction(context=context, view=view, folder=folder)
 

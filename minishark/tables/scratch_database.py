@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +50,8 @@ from minishark.worker.duckdb_slot import stored_types
 from minishark.worker.protocol import OutputKind, StageTask
 from minishark.worker.writing import disk_full
 
+warnings.filterwarnings("ignore", "Arrow output on a DB-API result", module=__name__)
+
 # All rows of a table in the cluster, memory-mapped, or of a source, read when they are needed.
 ReadTable = Callable[[str], object]
 # While a statement runs, gives what reads its tables: sources as of one moment.
@@ -66,6 +70,7 @@ _STORED = " minishark stored"
 _CLUSTERS = "memory.main."  # the schema of the cluster's tables
 _OURS = "schema_name = 'main' AND database_name IN ('memory', 'temp')"
 _ROW_NUMBER = ("rowid",)
+_COUNTED_UP = re.compile(r"_\d+$")
 _SETS = ("SET", "RESET", "PRAGMA")
 _SHARED = "schema_name = 'main' AND database_name = 'memory'"
 _TEMPORARY = "SELECT lower(table_name) FROM duckdb_tables() WHERE database_name = 'temp'"
@@ -157,6 +162,7 @@ class SharedScratch:
         self.numbers = itertools.count()
         self.definitions: list[str] = []  # not made yet
         self.views: dict[str, str] = {}  # the last definition of each, by name in lower case
+        self.of_catalog: frozenset[str] = frozenset()  # views and macros that read the catalog
         self.own: dict[str, None] = {}  # tables that only this database can hold
         self.gone: set[str] = set()  # tables that were renamed
         self.numbered: set[str] = set()  # tables whose row ids statements know
@@ -250,16 +256,17 @@ class ScratchDatabase:
         """
         with self._lock, self._shared.lock:
             self._shared.has_definitions |= Cursor(sql).next not in _SETS
+            waiting = self._waiting if own else self._shared.definitions
+            views = self._views if own else self._shared.views
             if alone:
                 self._run(sql)
                 self._shared.has_own = True
-                return
-            waiting = self._waiting if own else self._shared.definitions
             if view:  # what was to be made of it before is made no more
                 self._unregister(view)
-                views = self._views if own else self._shared.views
                 waiting[:] = [defined for defined in waiting if defined != views.get(view.lower())]
                 views[view.lower()] = sql
+            if alone:
+                return
             if view and drops:
                 self._defined(sql)  # now, or it would drop one that is created later
             else:
@@ -281,6 +288,22 @@ class ScratchDatabase:
     def uncommitted(self) -> tuple[str, ...]:
         """What the transaction has defined."""
         return tuple(sql for sql, _ in self._uncommitted or ())
+
+    def has_view(self, name: str) -> bool:
+        """Whether there is a view of this name here, other than those that show tables."""
+        if not self._shared.has_own:
+            return False
+        named = f"{_SHARED} AND lower(view_name) = {quote_text(name.lower())}"
+        with self._lock:
+            return self._run(f"SELECT 1 FROM duckdb_views() WHERE {named}") != []
+
+    def note_catalog(self, name: str) -> None:
+        """Note that a view or macro reads the catalog."""
+        self._shared.of_catalog |= {name.lower()}
+
+    def reads_catalog(self, sql: str) -> bool:
+        """Whether a statement may read the catalog by such a view or macro."""
+        return bool(self._shared.of_catalog) and mentioned(sql, self._shared.of_catalog) != []
 
     def defined_by(self, view: str) -> str | None:
         """The last definition of a view of all sessions."""
@@ -313,12 +336,14 @@ class ScratchDatabase:
 
     def write_uncommitted(self, sql: str, target: Target) -> Written:
         """Run a statement that changes tables, in a transaction."""
-        with self._lock, self._shared.lock, self._shows(sql, named_only=True) as names:
+        types = self._types_of_users()
+        with self._lock, self._shared.lock, types, self._shows(sql, named_only=True) as names:
             self._take((target.name,))
             if mentioned(sql, ("references",)):
                 self._take(mentioned(sql, names))
             before = self._tables()
             answer = self._answer(sql)
+            self._keep_types()
             after = self._tables()
             own = target.name.lower()
             changed = [name for name in after if name not in before or name == own]
@@ -334,7 +359,8 @@ class ScratchDatabase:
                 taken += self._take(mentioned(sql, names))
             before = self._tables()
             try:
-                with self._temporary_noted() if self.temporary else contextlib.nullcontext():
+                noted = self._temporary_noted() if self.temporary else contextlib.nullcontext()
+                with noted, self._types_of_users():
                     answer = self._answer(sql)
             except MinisharkError:
                 for copied in taken:  # nothing has changed: the cluster's are theirs again
@@ -415,12 +441,14 @@ class ScratchDatabase:
     ) -> MadeRows:
         settings = {k: v for k, v in stored_settings(shell.types).items() if k not in _SETTINGS}
         read = {name: r for name, r in ((ROWS, given), (_STORED, stored)) if r is not None}
-        with self._made(shell, read), contextlib.ExitStack() as stack:
+        types = self._types_of_users()
+        with types, self._made(shell, read), contextlib.ExitStack() as stack:
             table, before = f"memory.main.{quote(shell.name)}", quote(_STORED)
             if stored is not None:
                 number = quote(stored.column_names[-1])
                 self._run(f"INSERT INTO {table} SELECT * EXCLUDE ({number}) FROM {before}")
             answer = self._answer(sql)
+            self._keep_types()
             for name, value in settings.items():
                 stack.callback(self._run, f"RESET SESSION {name}")
                 self._run(f"SET SESSION {name} = {value}")
@@ -508,10 +536,39 @@ class ScratchDatabase:
             self._shared.has_definitions = True
             if comments:
                 self._take(mentioned(sql, names))
-            answer = self._answer(sql)
+            cursor = Cursor(sql)
+            if cursor.comes("ALTER", "SEQUENCE"):  # tables that own sequences stay here
+                self._take_numbered(mentioned(sql, names))
+            drops = cursor.comes("DROP", "SEQUENCE")
+            with self._dependent(names) if drops else contextlib.nullcontext():
+                answer = self._answer(sql)
             ((here,),) = self._run("SELECT (current_database(), current_schema())")
             self.is_elsewhere = here != ("memory", "main")
             return answer
+
+    @contextlib.contextmanager
+    def _dependent(self, names: Iterable[str]) -> Iterator[None]:
+        """A block in which tables whose defaults may call sequences are here, without rows.
+
+        DuckDB drops no sequence that a table depends on, unless CASCADE drops that, too.
+        """
+        made = []
+        for name in self._shown(names):
+            definition = self._definition(name)
+            if "nextval" in definition.lower():
+                self._hide(name)
+                with self._at_home():
+                    self._run(definition)
+                made.append(name)
+        try:
+            yield
+        finally:
+            left = self._tables()
+            for name in made:
+                if name.lower() in left:
+                    self._run(f"DROP TABLE {_CLUSTERS}{quote(name)}")
+                else:
+                    self._shared.gone.add(name.lower())
 
     def names_temporary(self, sql: str) -> bool:
         """Whether a statement may read or write temporary tables, which no executor has."""
@@ -519,7 +576,7 @@ class ScratchDatabase:
 
     def run_temporary(self, sql: str) -> pa.Table:
         """Run a statement about temporary tables, which only this connection has."""
-        with self._lock, self._temporary_noted(), self._shows(sql):
+        with self._lock, self._temporary_noted(), self._types_of_users(), self._shows(sql):
             return self._answer(sql)
 
     def put_temporary(self, create: str, name: str, rows: pa.Table | None) -> pa.Table:
@@ -916,7 +973,11 @@ class ScratchDatabase:
         try:
             yield
         finally:
-            self._run("SET SESSION arrow_lossless_conversion = true")
+            self._keep_types()
+
+    def _keep_types(self) -> None:
+        """Have rows keep DuckDB's types."""
+        self._run("SET SESSION arrow_lossless_conversion = true")
 
     def _answer(self, sql: str) -> pa.Table:
         with stopped_by(self._con.interrupt):
@@ -924,13 +985,26 @@ class ScratchDatabase:
 
     def _executed(self, sql: str) -> pa.Table:
         try:
-            relation: duckdb.DuckDBPyRelation | None = self._con.sql(self._found(sql))
-            answer = pa.table({"Count": []}) if relation is None else _typed(relation)
+            answer = self._fetched(self._found(sql))
             # DuckDB counts no changed rows as an empty answer.
             nothing = answer.num_rows == 0 and answer.column_names == ["Count"]
             return pa.table({"Count": pa.array([0], pa.int64())}) if nothing else answer
         except duckdb.Error as error:
             raise _translated(error) from error
+
+    def _fetched(self, sql: str) -> pa.Table:
+        """The rows of a statement, whose columns are called as it says."""
+        # A relation needs no copy of its rows, but counts up the names of columns that are equal;
+        # then it has run all the same, so that nothing must be changed by that.
+        (first, *others) = self._con.extract_statements(sql)
+        is_query = not others and first.type == duckdb.StatementType.SELECT
+        if is_query and "nextval" not in sql.lower():
+            relation = self._con.sql(first)
+            if not any(map(_COUNTED_UP.search, relation.columns)):
+                return _typed(relation.to_arrow_table(), relation.types)
+        answer = self._con.execute(sql)
+        types = [column[1] for column in answer.description or ()]
+        return _typed(answer.to_arrow_table(), types)
 
     def _run(self, sql: str) -> list[tuple[Any, ...]]:
         try:
@@ -961,10 +1035,9 @@ def stored_settings(types: Sequence[str]) -> Mapping[str, str]:
     return stored_types(stage, types)
 
 
-def _typed(relation: duckdb.DuckDBPyRelation) -> pa.Table:
-    """Its rows, where 128-bit integers are decimals that say what they are."""
-    rows = relation.to_arrow_table()
-    for place, type_ in enumerate(map(str, relation.types)):
+def _typed(rows: pa.Table, types: Iterable[object]) -> pa.Table:
+    """Rows of these types, where 128-bit integers are decimals that say what they are."""
+    for place, type_ in enumerate(map(str, types)):
         if type_ in WIDE_INTEGERS and pa.types.is_decimal(rows.schema[place].type):
             field = rows.schema[place].with_metadata({DUCKDB_TYPE: type_})
             rows = rows.set_column(place, field, rows.column(place))
@@ -982,7 +1055,7 @@ def _translated(error: duckdb.Error) -> Exception:
     if isinstance(error, duckdb.IOException) and "No space left" in str(error):
         return ResourceError(disk_full(error))
     text = message_of(error)
-    if isinstance(error, duckdb.CatalogException):
+    if isinstance(error, duckdb.CatalogException | duckdb.DependencyException):
         return AlreadyExistsError(text) if "already exists" in text else CatalogError(text)
     if isinstance(error, duckdb.BinderException | duckdb.ParserException) or REMOTE_FILES in text:
         return QueryError(text)
