@@ -175,7 +175,7 @@ class _Run:
                 pass
             self.spent_s = meter.spent_s()
             self.checked.check(Path(out))
-            if not self.is_killed:
+            if self.kill_at_s == math.inf:
                 assert self._ends(meter, record.address, out), "nobody kills it"
                 self.started_again_s = meter.spent_s() - self.spent_s
 
@@ -246,7 +246,7 @@ def _killed(options: DurableOptions, kind: str) -> Iterator[dict[str, Any]]:
         if number % _PLAIN_EVERY == 0:
             undisturbed = run(math.inf)
             plain.append(undisturbed.spent_s)
-            again.append(undisturbed.started_again_s)
+            again.append(undisturbed.started_again_s)  # 0 for jobs, of which it is not measured
         share = rng.random()
         made = run(share * statistics.median(plain))
         if made.is_killed:  # else it had ended by then

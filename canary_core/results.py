@@ -99,8 +99,8 @@ def result_of(outcome: Outcome) -> Any:
     by_group: dict[int, list[list[Any]]] = {}
     for part in outcome.parts:  # in order of their indices
         by_group.setdefault(part.size, []).append(values.loads(part.frames))
-    found = []
+    data = []
     for size, place in outcome.handles:
         parts = [each[place] for each in by_group[size]]
-        found.append(parts[0] if size == 1 else parts)
-    return values.load_tree(outcome.tree, found)
+        data.append(parts[0] if size == 1 else parts)
+    return values.load_tree(outcome.tree, data)

@@ -113,7 +113,7 @@ class _Eager:
                 return made
 
     def _task(self, stage: Stage, index: int) -> Any:
-        operands = [self._parts[each][index] for each in stage.operands]
+        operands = [self._parts[operand][index] for operand in stage.operands]
         try:
             match stage.kind:
                 case stages.SINGLE:

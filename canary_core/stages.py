@@ -146,12 +146,12 @@ class Digester:
         return number
 
     def _code(self, code: CodeType) -> int:
-        known = self._codes.get(id(code))
-        if known is None or known[0] is not code:
+        remembered = self._codes.get(id(code))
+        if remembered is None or remembered[0] is not code:
             if len(self._codes) > CACHED_MAX:
                 self._codes.clear()
-            self._codes[id(code)] = known = (code, _number(_code_text(code).encode()))
-        return known[1]
+            self._codes[id(code)] = remembered = (code, _number(_code_text(code).encode()))
+        return remembered[1]
 
     def _describe(self, item: Any, depth: int = 0) -> str:
         """What is the same in all processes about a function or what it holds."""

@@ -99,8 +99,8 @@ def below(index: int | None, size: int) -> list[int]:
             width *= FAN
         return list(range(0, size, width))
     low, high = block_of(index, size)
-    found: list[int] = []
+    heads: list[int] = []
     while low + width < high:
-        found += range(low + width, min(low + width * FAN, high), width)
+        heads += range(low + width, min(low + width * FAN, high), width)
         width *= FAN
-    return found
+    return heads

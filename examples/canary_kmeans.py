@@ -11,8 +11,8 @@ import pyarrow as pa
 
 import minishark
 from canary_core import Run
-from canary_core.applications import kmeans
 from minishark import Session
+from minishark_lab.applications import kmeans
 
 CENTERS = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0], [6.0, 6.0]])
 START = np.array([[1.0, 1.0], [5.0, 1.0], [1.0, 5.0], [5.0, 5.0]])

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 import minishark
 from canary_core import Run
-from canary_core.applications import logistic
 from minishark import Session
+from minishark_lab.applications import logistic
 
 FEATURES = """
     SELECT (age - avg(age) OVER ()) / stddev(age) OVER () AS age,

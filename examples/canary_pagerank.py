@@ -1,7 +1,7 @@
 """PageRank as a program of partitions, from a table of links back to a table of ranks.
 
 Run it with `python examples/canary_pagerank.py`. Queries number the pages, and join the ranks to
-them; in between, the edges are cut into a grid of blocks (`canary_core/applications/pagerank.py`)
+them; in between, the edges are cut into a grid of blocks (`minishark_lab/applications/pagerank.py`)
 that exchange pieces of ranks along their rows and columns. See docs/canary.md.
 """
 
@@ -14,8 +14,8 @@ import pyarrow as pa
 
 import minishark
 from canary_core import Run
-from canary_core.applications import pagerank
 from minishark import Session
+from minishark_lab.applications import pagerank
 
 PAGES = """
     SELECT page, row_number() OVER (ORDER BY page) - 1 AS vertex

@@ -72,7 +72,7 @@ def read_keys(key_file: Path, allowed_file: Path) -> Keys:
         raise InsecureTransport(f"cannot read the keys: {error}") from error
     words = [line.split("#")[0].split() for line in lines]
     keys = Keys(
-        str(pair.get("public")), str(pair.get("secret")), tuple(each[0] for each in words if each)
+        str(pair.get("public")), str(pair.get("secret")), tuple(word[0] for word in words if word)
     )
     for key in (keys.public, keys.secret, *keys.allowed):
         if not _KEY.fullmatch(key):

@@ -75,7 +75,9 @@ class MinisharkError(Exception):
     """Base class of every error that minishark raises; their texts have no passwords."""
 
     def __init__(self, *arguments: object) -> None:
-        shown = (redacted(each) if isinstance(each, str) else each for each in arguments)
+        shown = (
+            redacted(argument) if isinstance(argument, str) else argument for argument in arguments
+        )
         super().__init__(*shown)
 
 

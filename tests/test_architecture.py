@@ -55,7 +55,6 @@ CANARY_LAYERS = (
     "tree",
     "stages",
     "driver",
-    "applications",
     "tasks",
     "sequential",
     "protocol",
@@ -82,6 +81,7 @@ KIT_LAYERS = (
 # minishark_lab's layers, low to high.
 LAB_LAYERS = (
     "tpch_data",
+    "applications",
     "models",
     "harness",
     "sparrow",

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 import minishark
-from canary_core.applications import kmeans, logistic, pagerank
+from minishark_lab.applications import kmeans, logistic, pagerank
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 

@@ -162,12 +162,12 @@ def keep_message(
     snapshot: Snapshot,
     frames: dict[Blob, Frames],
     *,
-    known: frozenset[Blob] = frozenset(),
+    stored: frozenset[Blob] = frozenset(),
     restore: bool = False,
 ) -> tuple[Keep, Frames]:
     """A snapshot as it travels; blobs that the receiver knows are only named."""
     sent = [
-        (blob, () if blob in known else frames[blob], is_state)
+        (blob, () if blob in stored else frames[blob], is_state)
         for blob, is_state in snapshot.blobs.items()
     ]
     flat = tuple([frame for _, blob_frames, _ in sent for frame in blob_frames])

@@ -537,7 +537,9 @@ class Worker(Machine[WorkerIn]):
 
     def _leave(self) -> list[Envelope]:
         """No member any more: end when nothing can come that must be forwarded, and all is said."""
-        if not all(each in self._farewells and self._links.is_idle(each) for each in self._members):
+        if not all(
+            member in self._farewells and self._links.is_idle(member) for member in self._members
+        ):
             return []
         if not self._said_left:
             self._said_left = True

@@ -70,7 +70,7 @@ def straggler(loads: Sequence[WorkerLoad]) -> list[PlannedMove]:
         if len(moves) == MOVES_MAX:
             break
         best = min(
-            (each for each in totals if each != busiest.worker),
+            (total for total in totals if total != busiest.worker),
             key=lambda worker: totals[worker] + busy_s * _ratio(means, worker, busiest.worker),
         )
         after = totals[best] + busy_s * _ratio(means, best, busiest.worker)

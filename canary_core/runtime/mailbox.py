@@ -134,8 +134,8 @@ class Mailbox:
                 process has no keys.
         """
         where = self._endpoint_of(to)
-        known = self._peers.get(where)
-        peer = self._add_peer(where, to) if known is None else known[0]
+        before = self._peers.get(where)
+        peer = self._add_peer(where, to) if before is None else before[0]
         ring = self._writers.get(where)
         if ring is not None and ring.write((header, *buffers)):
             if ring.must_wake():
@@ -169,29 +169,29 @@ class Mailbox:
 
     def receive(self, timeout_s: float) -> list[Frames]:
         """The messages that have come; waits for one at most so long, or until `wake`."""
-        found: list[Frames] = []
-        self._take_from_rings(found)
-        if not found and timeout_s:
-            self._await(found, timeout_s)
+        received: list[Frames] = []
+        self._take_from_rings(received)
+        if not received and timeout_s:
+            self._await(received, timeout_s)
         if time.monotonic() - self._looked_at >= _SOCKETS_S:
-            self._look_at_sockets(found, 0.0)
-        return found
+            self._look_at_sockets(received, 0.0)
+        return received
 
-    def _await(self, found: list[Frames], timeout_s: float) -> None:
+    def _await(self, received: list[Frames], timeout_s: float) -> None:
         """Wait for messages, first awake."""
         if self._folder is not None and self._readers:
             for reader in self._readers.values():
                 reader.wait()
-            self._spin(found, min(timeout_s, _SPIN_S))
-        if not found:
+            self._spin(received, min(timeout_s, _SPIN_S))
+        if not received:
             for reader in self._readers.values():
                 reader.sleep()
             if self.has_mail:
                 timeout_s = 0.0
-            self._look_at_sockets(found, timeout_s)
+            self._look_at_sockets(received, timeout_s)
         for reader in self._readers.values():
             reader.awake()
-        self._take_from_rings(found)
+        self._take_from_rings(received)
 
     @property
     def has_mail(self) -> bool:
@@ -203,11 +203,11 @@ class Mailbox:
         ring = self._writers.get(self._endpoint_of(route))
         return ring is None or ring.is_awaited
 
-    def _take_from_rings(self, found: list[Frames]) -> None:
+    def _take_from_rings(self, received: list[Frames]) -> None:
         for reader in self._readers.values():
-            reader.take(found, _BATCH)
+            reader.take(received, _BATCH)
 
-    def _spin(self, found: list[Frames], limit_s: float) -> None:
+    def _spin(self, received: list[Frames], limit_s: float) -> None:
         """Wait for rings without a sleep; whoever needs the core, or Python's lock, has it.
 
         Where others need the core, one that sleeps is woken sooner than one that yields has its
@@ -215,17 +215,17 @@ class Mailbox:
         """
         now = time.monotonic()
         end = now + limit_s
-        while not found and self._crowded_until <= now < end:
+        while not received and self._crowded_until <= now < end:
             os.sched_yield()
             self._no_files.poll(0)  # gives up Python's lock; time.sleep(0) takes a timer's slack
-            self._take_from_rings(found)
+            self._take_from_rings(received)
             before, now = now, time.monotonic()
             if now - before > _CROWDED_S:
                 self._crowded_until = now + _CROWDED_FOR_S
 
-    def _look_at_sockets(self, found: list[Frames], timeout_s: float) -> None:
+    def _look_at_sockets(self, received: list[Frames], timeout_s: float) -> None:
         self._sockets.wait(timeout_s)
-        found += self._taken
+        received += self._taken
         self._taken.clear()
         self._looked_at = time.monotonic()
 

@@ -141,7 +141,7 @@ class RingReader:
         path.unlink(missing_ok=True)
         self._read = 0
 
-    def take(self, found: list[list[memoryview]], most: float) -> None:
+    def take(self, received: list[list[memoryview]], most: float) -> None:
         """Add at most so many messages to a list: copies that nobody can change."""
         ring, words = self._ring, self._ring.words
         while self._read != words[_WRITTEN] and most > 0:
@@ -157,7 +157,7 @@ class RingReader:
                 start += _padded(size)
             self._read += start - first + 8 * (1 + count)
             words[_READ] = self._read
-            found.append(frames)
+            received.append(frames)
             most -= 1
 
     @property

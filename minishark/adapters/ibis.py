@@ -199,18 +199,18 @@ class Backend(SQLBackend, NoUrl):
         _refuse_database(database)
         if temp:
             raise exc.UnsupportedArgumentError("All tables end with the session; omit temp.")
-        wanted = None if schema is None else sch.schema(schema).to_pyarrow()
+        declared = None if schema is None else sch.schema(schema).to_pyarrow()
         if isinstance(obj, ir.Expr):
             data = self._answer(obj, None, None)
         elif obj is not None:
             rows = memtable(obj).op()
             data = rows.data.to_pyarrow(rows.schema)
-        elif wanted is not None:
-            data = wanted.empty_table()
+        elif declared is not None:
+            data = declared.empty_table()
         else:
             raise ValueError("Pass the rows of the table, or its schema.")
-        if wanted is not None:
-            data = data.cast(wanted)
+        if declared is not None:
+            data = data.cast(declared)
         self.con.create_table(name, data, replace=overwrite)
         return self.table(name)
 

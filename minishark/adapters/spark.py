@@ -151,8 +151,8 @@ class SparkSession(DuckDBSession):
         self._last_result = self._cur.execute(sql)
 
     def _fetchdf(self, expressions: Any, *, quote_identifiers: bool = True) -> pd.DataFrame:
-        wanted = expressions if isinstance(expressions, list) else [expressions]
-        for expression in wanted:
+        statements = expressions if isinstance(expressions, list) else [expressions]
+        for expression in statements:
             self._execute(self._to_sql(expression, quote_identifiers=quote_identifiers))
         return self._cur.fetchdf()
 

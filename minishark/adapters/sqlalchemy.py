@@ -146,7 +146,7 @@ class _JsonPath(_JsonPart, types.JSON.JSONPathType):
 
 def _json_path(value: Any) -> str:
     parts = value if isinstance(value, list | tuple) else (value,)
-    return "$" + "".join(f"[{each}]" if isinstance(each, int) else f'."{each}"' for each in parts)
+    return "$" + "".join(f"[{part}]" if isinstance(part, int) else f'."{part}"' for part in parts)
 
 
 class _Compiler(compiler.SQLCompiler):
@@ -694,13 +694,13 @@ def _classes_told() -> Iterator[None]:
         kind = None if ours is None else getattr(adbc, dbapi.standard_class(ours).__name__)
         if kind is None or isinstance(error, kind):
             raise
-        told = kind(
+        translated = kind(
             str(error),
             status_code=error.status_code,
             sqlstate=error.sqlstate,
             details=error.details,
         )
-        raise told from error
+        raise translated from error
 
 
 class _FlightCursor:

@@ -228,7 +228,9 @@ def status(*, which: str, as_json: bool, keys: str | None) -> None:
 
     seen = survey(*resolve(which, keys))
     if as_json:
-        sessions = [{name: getattr(each, name) for name in _SESSION} for each in seen.sessions]
+        sessions = [
+            {name: getattr(session, name) for name in _SESSION} for session in seen.sessions
+        ]
         document = {
             **msgspec.structs.asdict(seen),
             "nodes": [_as_dict(node) for node in seen.nodes],

@@ -108,7 +108,7 @@ class Front(Members):
             patience = time.monotonic() + _SLOTS_S
 
             def complete(nodes: Sequence[NodeStatus]) -> bool:
-                there = sum(each.slots for node in nodes for each in node.executors)
+                there = sum(executor.slots for node in nodes for executor in node.executors)
                 return there >= slots or (there > 0 and time.monotonic() > patience)
 
             self._sparrow = open_schedulers(welcome, front, self._keys, complete, recovery_s)
@@ -123,7 +123,7 @@ class Front(Members):
     @property
     def total_slots(self) -> int:
         staying = (node for node in self.status() if not node.draining)
-        return sum(each.slots for node in staying for each in node.executors)
+        return sum(executor.slots for node in staying for executor in node.executors)
 
     @property
     def most_slots(self) -> int:
@@ -149,7 +149,9 @@ class Front(Members):
     def learn(self, heard: Sequence[tuple[str, ...]]) -> None:
         """Use the schedulers that nodes know, which may have come back under another address."""
         live = self._sparrow.live_schedulers
-        addresses = dict.fromkeys(Address(each) for schedulers in heard for each in schedulers)
+        addresses = dict.fromkeys(
+            Address(scheduler) for schedulers in heard for scheduler in schedulers
+        )
         new = [address for address in addresses if address not in live]
         if new:
             self._sparrow.set_schedulers((*new, *live)[:_SCHEDULERS_MAX])

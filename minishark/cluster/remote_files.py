@@ -214,7 +214,7 @@ class RemoteFiles:
             self._holders.clear()
         if files:
             replies = self._connections.call_all(holders, wire.RemoveCopies(files), _ANSWER_MAX_S)
-            self._ask_again(files, [each for each in holders if each not in replies])
+            self._ask_again(files, [holder for holder in holders if holder not in replies])
             for service in replies:
                 self._unheard.pop(service, None)
 

@@ -120,7 +120,7 @@ class ClusterEvents:
             if service and name not in self._sessions:
                 self._sessions[name] = _Heard(service)
         # A silent node may be the only one that knows of some.
-        if usages.keys() >= {each.name for each in statuses if store_of(each)}:
+        if usages.keys() >= {status.name for status in statuses if store_of(status)}:
             for name in self._sessions.keys() - services.keys():
                 del self._sessions[name]
                 self._nodes = {}  # a board that ends a session forgets the nodes with the last one

@@ -52,7 +52,9 @@ def usages_elsewhere(
     connections: Connections, statuses: Sequence[NodeStatus], timeout_s: float
 ) -> dict[str, NodeUsage]:
     """The same of nodes on other hosts; what those on this one use can be seen from here."""
-    return node_usages(connections, [each for each in statuses if not _is_here(each)], timeout_s)
+    return node_usages(
+        connections, [status for status in statuses if not _is_here(status)], timeout_s
+    )
 
 
 def node_reports(
@@ -135,7 +137,7 @@ def survey(address: str, keys_folder: str | Keys | None) -> Survey:
         deadline = time.monotonic() + _SCHEDULERS_S
         while None in sparrow.schedulers().values() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-        statuses = [each for each in sparrow.nodes() if store_of(each)]
+        statuses = [node for node in sparrow.nodes() if store_of(node)]
         usages = node_usages(connections, statuses, _REPORT_S)
         schedulers = {str(name): count is not None for name, count in sparrow.schedulers().items()}
     nodes = node_reports(statuses, NOWHERE, usages)

@@ -96,7 +96,7 @@ def map_calls(label: str, fn: Callable[..., Any], shape: Shape, policy: CallPoli
 def _instances_are_callable(fn: Any) -> bool:
     while isinstance(fn, functools.partial):
         fn = fn.func
-    return any("__call__" in vars(each) for each in fn.__mro__)
+    return any("__call__" in vars(class_) for class_ in fn.__mro__)
 
 
 def task_function(

@@ -422,8 +422,8 @@ class DataFrame(Frame, CamelCase):
         Raises:
             OptionError: the other columns have no common type.
         """
-        wanted = self.columns[0] if index_column is None else index_column
-        names = [self.select(wanted).columns[0]]
+        keys = self.columns[0] if index_column is None else index_column
+        names = [self.select(keys).columns[0]]
         rest = [name for name in self.columns if name != names[0]]
         if not rest:
             raise OptionError("transpose() needs a column besides the index.")
@@ -446,8 +446,8 @@ class DataFrame(Frame, CamelCase):
         Raises:
             ColumnError: there is none.
         """
-        wanted = re.compile(pattern.strip("`"))
-        columns = [self._select.column(name) for name in self.columns if wanted.fullmatch(name)]
+        names = re.compile(pattern.strip("`"))
+        columns = [self._select.column(name) for name in self.columns if names.fullmatch(name)]
         if not columns:
             raise ColumnError(f"No column matches {pattern!r}; there are {self.columns}.")
         return generator(None, columns)
@@ -615,8 +615,8 @@ class DataFrame(Frame, CamelCase):
         keys = [column_or_name(item) for item in flat(cols)]
         texts = [key.sql(lambda reference: reference.name) for key in keys]
         sets = []
-        for wanted in grouping_sets:
-            names = [column_or_name(item).sql(lambda ref: ref.name) for item in wanted]
+        for columns in grouping_sets:
+            names = [column_or_name(item).sql(lambda ref: ref.name) for item in columns]
             unknown = [name for name in names if name not in texts]
             if unknown:
                 raise OptionError(f"grouping_sets(): {unknown[0]!r} is not among the columns.")

@@ -108,7 +108,7 @@ class GroupedData(CamelCase, Generic[F]):
             return _with_sessions(self).agg(*columns)
         # Neither aggregates nor GROUP BY can contain windows, by which seeds number the rows.
         keys = tuple(with_row_numbers(key, column(_ROW)) for key in self.keys)
-        numbered = [with_row_numbers(each, column(_ROW)) for each in columns]
+        numbered = [with_row_numbers(column_, column(_ROW)) for column_ in columns]
         if not all(map(operator.is_, (*keys, *numbered), (*self.keys, *columns))):
             query = query_of(self.frame)
             query = query.derived(with_columns(query.to_select(), {_ROW: row_number()}))
@@ -269,7 +269,7 @@ def _with_sessions(groups: GroupedData[F]) -> GroupedData[F]:
     )
     made = numbered.derived(with_columns(numbered.to_select(), {_SESSION: window}))
     key = column(_SESSION).alias(session.name or _SESSION)
-    keys = tuple(key if each is session else each for each in groups.keys)
+    keys = tuple(key if grouped is session else grouped for grouped in groups.keys)
     return replace(groups, frame=framed(made, groups.frame), keys=keys)
 
 

@@ -106,8 +106,8 @@ def wide_integers(query: LazyQuery) -> list[str]:
 
 
 def _type_of(field: pa.Field) -> str:
-    told: bytes | None = (field.metadata or {}).get(DUCKDB_TYPE)
-    return str(field.type) if told is None else told.decode()
+    type_: bytes | None = (field.metadata or {}).get(DUCKDB_TYPE)
+    return str(field.type) if type_ is None else type_.decode()
 
 
 class Frame:

@@ -69,14 +69,14 @@ class Plots:
         return library("polars", "polars").from_arrow(rows).plot
 
 
-def _backend(wanted: str | None) -> str:
+def _backend(asked: str | None) -> str:
     """The library that draws."""
-    if wanted is not None and wanted not in _LIBRARIES:
-        raise OptionError(f"backend is {' or '.join(_LIBRARIES)}, not {wanted!r}.")
+    if asked is not None and asked not in _LIBRARIES:
+        raise OptionError(f"backend is {' or '.join(_LIBRARIES)}, not {asked!r}.")
     for name, needs in _LIBRARIES.items():
-        if wanted in (None, name) and all(map(find_spec, needs)):
+        if asked in (None, name) and all(map(find_spec, needs)):
             return name
     needed = " or ".join(
-        " and ".join(needs) for name, needs in _LIBRARIES.items() if wanted in (None, name)
+        " and ".join(needs) for name, needs in _LIBRARIES.items() if asked in (None, name)
     )
     raise OptionError(f"Plots need {needed}: pip install them.")

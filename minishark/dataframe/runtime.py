@@ -35,14 +35,14 @@ def note_session(session: Any) -> None:
     """Note a new session: the latest of this thread, and of those that made none."""
     _latest.set(weakref.ref(session))
     with _noting:
-        _sessions[:] = [each for each in _sessions if each() is not None]
+        _sessions[:] = [reference for reference in _sessions if reference() is not None]
         _sessions.append(weakref.ref(session))
 
 
 def latest_session() -> Any:
     """The open session that this thread made last, or else the process; None if there is none."""
-    for each in (_latest.get(), *reversed(_sessions)):
-        session = None if each is None else each()
+    for reference in (_latest.get(), *reversed(_sessions)):
+        session = None if reference is None else reference()
         if session is not None and session.is_open:
             return session
     return None

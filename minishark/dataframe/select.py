@@ -382,9 +382,9 @@ class _Resolver:
                 index, fields = self.select.find(outer.reference)
                 column = self.select.source.columns[index]
                 whole = f"{ident(column.relation)}.{ident(column.name)}"
-                return whole + "".join(f"[{quote_text(each)}]" for each in fields)
+                return whole + "".join(f"[{quote_text(field)}]" for field in fields)
         index, fields = self.select.find(reference)
-        return self.select.items[index].sql + "".join(f"[{quote_text(each)}]" for each in fields)
+        return self.select.items[index].sql + "".join(f"[{quote_text(field)}]" for field in fields)
 
     def type_of(self, column: Column) -> str:
         """The DuckDB type of an expression; empty if only the session knows what it calls."""
@@ -412,7 +412,7 @@ class _Positions:
             case Correlated(outer):
                 reference = outer.reference
         index, fields = self.inner.select.find(reference)
-        return f"c{index}" + "".join(f"[{quote_text(each)}]" for each in fields)
+        return f"c{index}" + "".join(f"[{quote_text(field)}]" for field in fields)
 
     def type_of(self, column: Column) -> str:
         return self.inner.type_of(column)
@@ -478,7 +478,7 @@ def _new_attributes(schema: Schema) -> list[Attribute]:
 def _scoped(attributes: Sequence[Attribute], alias: str) -> tuple[Scoped, ...]:
     """The columns of a relation, whose names there must be unique."""
     names = numbered(attribute.name for attribute in attributes)
-    return tuple(Scoped(each, alias, name) for each, name in zip(attributes, names, strict=True))
+    return tuple(Scoped(plain, alias, name) for plain, name in zip(attributes, names, strict=True))
 
 
 def as_subquery(query: str, attributes: Sequence[Attribute], alias: str = "") -> Source:

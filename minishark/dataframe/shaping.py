@@ -76,13 +76,13 @@ def fillna(select: Select, item: Any, subset: Subset) -> Select:
     if isinstance(item, Mapping):
         if subset is not None:
             raise OptionError("fillna() takes a mapping or a subset, not both.")
-        wanted = {_named(select, name): each for name, each in item.items()}
+        fillers = {_named(select, name): filler for name, filler in item.items()}
     else:
-        wanted = dict.fromkeys(_fitting(select, item, subset), item)
+        fillers = dict.fromkeys(_fitting(select, item, subset), item)
     types = _types(select)
-    for name, each in wanted.items():
-        _check_fits(each, name, types[name])
-    filled = {name: _filled(name, types[name], each) for name, each in wanted.items()}
+    for name, filler in fillers.items():
+        _check_fits(filler, name, types[name])
+    filled = {name: _filled(name, types[name], filler) for name, filler in fillers.items()}
     return with_columns(select, filled)
 
 
@@ -106,10 +106,10 @@ def replaced(select: Select, to_replace: Any, item: Any, subset: Subset) -> Sele
     names = {name: None for old, _ in pairs for name in _fitting(select, old, subset)}
     new = {}
     for name in names:
-        fitting = [(old, each) for old, each in pairs if _fits(old, types[name])]
+        fitting = [(old, instead) for old, instead in pairs if _fits(old, types[name])]
         chosen = case(column(name) == fitting[0][0], fitting[0][1])
-        for old, each in fitting[1:]:
-            chosen = chosen.when(column(name) == old, each)
+        for old, instead in fitting[1:]:
+            chosen = chosen.when(column(name) == old, instead)
         new[name] = chosen.otherwise(column(name))
     return with_columns(select, new)
 

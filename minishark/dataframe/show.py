@@ -88,8 +88,8 @@ def fitting_widths(
     if width is None:
         return dict(enumerate(natural))
     narrowest = [
-        each if is_rigid else min(each, _CELL_MIN)
-        for each, is_rigid in zip(natural, rigid, strict=True)
+        size if is_rigid else min(size, _CELL_MIN)
+        for size, is_rigid in zip(natural, rigid, strict=True)
     ]
     kept = _kept(narrowest, width)
     left_out = len(kept) < len(natural)

@@ -81,8 +81,8 @@ class _Words:
 
     def next(self, *expected: str) -> str:
         if not self.left or (expected and self.left[0] not in expected):
-            wanted = f"; {' or '.join(expected)} is missing" if expected else ""
-            raise OptionError(f"{self.text!r} is no type{wanted}.")
+            hint = f"; {' or '.join(expected)} is missing" if expected else ""
+            raise OptionError(f"{self.text!r} is no type{hint}.")
         return self.left.pop(0)
 
     def peek(self) -> str:

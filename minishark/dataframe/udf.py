@@ -68,7 +68,9 @@ class PythonFunction:
         chosen = [column_or_name(column) for column in columns]
         if self.of_groups:
             chosen = [call("list", column, kind=Kind.GROUP) for column in chosen]
-        shown = ", ".join(each.name or each.sql(lambda ref: ref.name) for each in chosen)
+        shown = ", ".join(
+            argument.name or argument.sql(lambda ref: ref.name) for argument in chosen
+        )
         return replace(call(name, *chosen), name=f"{self.name}({shown})")
 
     def asNondeterministic(self) -> PythonFunction:  # noqa: N802 - PySpark's name
@@ -379,7 +381,7 @@ def _type(type_: Any) -> str:
     except DataError:
         if not isinstance(type_, str) or len(type_.split()) == 1:
             raise
-        fields = (f"{ident(name)} {each}" for name, each in declared_columns(type_))
+        fields = (f"{ident(name)} {field_type}" for name, field_type in declared_columns(type_))
         return f"STRUCT({', '.join(fields)})"  # of "a int, b string"
     return declared
 

@@ -124,8 +124,8 @@ class Figure:
             case Sums.SPREAD:
                 return [self.of(task) for task in tasks]
             case Sums.SHARE:
-                known = [value for task in tasks if (value := self.of(task)) is not None]
-                return sum(known), len(known)
+                values = [value for task in tasks if (value := self.of(task)) is not None]
+                return sum(values), len(values)
             case Sums.BEYOND_FIRST:
                 return sum(self.of(task) - 1 for task in tasks)
         return self.of(sums)
@@ -244,8 +244,8 @@ def names_of(*kinds: Sums) -> list[str]:
 def _summed(mappings: Sequence[Mapping[str, int]]) -> dict[str, int]:
     """The sums by key, the largest first."""
     counts: Counter[str] = Counter()
-    for each in mappings:
-        counts.update(each)
+    for mapping in mappings:
+        counts.update(mapping)
     return dict(counts.most_common())
 
 

@@ -112,6 +112,11 @@ class StageRecord:
         return len(self.ended) + self.beyond
 
     @property
+    def there(self) -> int:
+        """Of how many tasks the output exists: completed ones, and those that need not run."""
+        return self.done + self.reused_tasks
+
+    @property
     def after(self) -> tuple[int, ...]:
         """The stages that it reads."""
         return self.plan.reads if self.plan is not None else ()
@@ -164,7 +169,7 @@ class StageRecord:
     @property
     def skipped_tasks(self) -> int:
         """Tasks that were cancelled or never started, as a LIMIT had enough rows."""
-        return max(0, self.tasks - self.done - self.reused_tasks)
+        return max(0, self.tasks - self.there)
 
     @property
     def retries(self) -> int:
@@ -196,8 +201,8 @@ class StageRecord:
                 for number in sorted(self.ended)
             ],
             "operators": [
-                {**msgspec.structs.asdict(each), "misestimate": each.misestimate}
-                for each in self.operators
+                {**msgspec.structs.asdict(operator), "misestimate": operator.misestimate}
+                for operator in self.operators
             ],
         }
 
@@ -313,9 +318,8 @@ class QueryRecord:
 
     def has_all_of(self, stage: StageRecord) -> bool:
         """Whether a stage has put out what it was to; of a query that is done, with fewer tasks."""
-        done = stage.done + stage.reused_tasks
-        some = not stage.is_open and done > 0
-        return some and (self.state in ("running", "done") or done >= stage.tasks)
+        some = not stage.is_open and stage.there > 0
+        return some and (self.state in ("running", "done") or stage.there >= stage.tasks)
 
     @property
     def by_stage(self) -> tuple[StageRecord, ...]:
@@ -360,6 +364,6 @@ class QueryRecord:
             **{name: getattr(self, name) for name in numbers},
             "warnings": [*self.warnings],
             "by_stage": [stage.as_dict() for stage in self.by_stage],
-            "revisions": [each._asdict() for each in self.revisions],
+            "revisions": [revision._asdict() for revision in self.revisions],
             "plans": [*self.plans],
         }

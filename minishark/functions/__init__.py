@@ -34,7 +34,7 @@ def __getattr__(name: str) -> Any:
     public = import_module(f"{__name__}.public")
     if "__all__" not in globals():
         names = ("__all__", *public.__all__)
-        globals().update({each: getattr(public, each) for each in names})
+        globals().update({function: getattr(public, function) for function in names})
     return globals()[name] if name in globals() else public.__getattr__(name)
 
 

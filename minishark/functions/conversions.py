@@ -16,6 +16,7 @@ from minishark.dataframe.column import (
     Kind,
     Level,
     SessionWindow,
+    atom,
     call,
     case,
     column_or_name,
@@ -75,8 +76,7 @@ def split(str: Any, pattern: Any, limit: Any = -1) -> Column:
     rest = combine("substring(", text, ", 1 + (", *before, ")::BIGINT)", bare=True)
     limited = combine("list_append(list_slice(", parts, f", 1, {head}), ", rest, ")", bare=True)
     few = combine("len(", parts, f") <= {limit}", bare=True)
-    more = Column(limited.pieces, level=Level.ATOM, kind=limited.kind)
-    return case(few, parts).when(text.is_not_null(), more)
+    return case(few, parts).when(text.is_not_null(), atom(limited))
 
 
 def substring(str: Any, pos: Any, len: Any) -> Column:
@@ -139,8 +139,8 @@ def _reversed(item: Column, type_: str) -> Column:
 def concat(*cols: Any) -> Column:
     """Texts or lists concatenated; NULL if one of them is (DuckDB's concat skips NULLs)."""
     made = column_or_name(cols[0])
-    for each in cols[1:]:
-        made = infix(made, "||", column_or_name(each))
+    for col in cols[1:]:
+        made = infix(made, "||", column_or_name(col))
     return made
 
 
@@ -381,7 +381,7 @@ def arrays_zip(*cols: Any) -> Column:
         fields.append(f"{ident(name)} := zip_[{number + 1}]")
     zipped = call("list_zip", *columns)
     body = f", lambda zip_: struct_pack({', '.join(fields)}))"
-    return _if_all(columns, _atom(combine("list_transform(", zipped, body, bare=True)))
+    return _if_all(columns, atom(combine("list_transform(", zipped, body, bare=True)))
 
 
 def sequence(start: Any, stop: Any, step: Any = None) -> Column:
@@ -393,10 +393,6 @@ def sequence(start: Any, stop: Any, step: Any = None) -> Column:
     if step is None:
         step = case(first > last, -1).otherwise(1)
     return call("generate_series", first, last, column_or_name(step))
-
-
-def _atom(made: Column) -> Column:
-    return Column(made.pieces, made.name, level=Level.ATOM, kind=made.kind)
 
 
 # Files and collations
@@ -453,11 +449,11 @@ def from_json(col: Any, schema: Any, options: Any = None) -> Column:
     """
     no_options("from_json", options)
     text = column_or_name(col)
-    wanted = literal_text(schema) if isinstance(schema, Column) else schema
-    whole = _type_without_fields(wanted)
+    declared = literal_text(schema) if isinstance(schema, Column) else schema
+    whole = _type_without_fields(declared)
     if whole is not None:
         return text.try_cast("JSON").try_cast(whole)
-    fields = {name: json_structure(type_) for name, type_ in declared_columns(wanted)}
+    fields = {name: json_structure(type_) for name, type_ in declared_columns(declared)}
     parsed = case(call("json_valid", text), text).when(text.is_not_null(), "{}")
     return call("json_transform", parsed, json.dumps(fields))
 
@@ -534,15 +530,15 @@ def from_csv(col: Any, schema: Any, options: Any = None) -> Column:
     chosen = dict(options or {})
     separator = chosen.pop("sep", chosen.pop("delimiter", ","))
     no_options("from_csv", chosen)
-    wanted = literal_text(schema) if isinstance(schema, Column) else schema
+    declared = literal_text(schema) if isinstance(schema, Column) else schema
     parts = call("string_split", column_or_name(col), separator)
     fields = [
         Column((*parts.pieces, f"[{number}]"), level=Level.ATOM, kind=parts.kind)
-        for number, _ in enumerate(declared_columns(wanted), 1)
+        for number, _ in enumerate(declared_columns(declared), 1)
     ]
     typed = [
         call("nullif", field, "").try_cast(type_).alias(name)
-        for field, (name, type_) in zip(fields, declared_columns(wanted), strict=True)
+        for field, (name, type_) in zip(fields, declared_columns(declared), strict=True)
     ]
     return case(column_or_name(col).is_not_null(), struct(*typed))
 

@@ -264,8 +264,8 @@ def percentile_approx(column_: Any, fraction: Any, accuracy: int = 10_000) -> Co
     """
     if accuracy <= 0:
         raise OptionError("accuracy is a positive number.")
-    wanted = list(fraction) if isinstance(fraction, tuple) else fraction
-    return call_function("quantile_disc", column_, value(wanted))
+    fractions = list(fraction) if isinstance(fraction, tuple) else fraction
+    return call_function("quantile_disc", column_, value(fractions))
 
 
 approx_percentile = percentile_approx

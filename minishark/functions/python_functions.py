@@ -298,10 +298,10 @@ def from_xml(col: Any, schema: Any, options: Mapping[str, str] | None = None) ->
     Raises:
         DataError: the schema is not understood.
     """
-    wanted = literal_text(schema) if isinstance(schema, Column) else schema
-    if isinstance(wanted, str) and (struct := _STRUCT.fullmatch(wanted)):
-        wanted = struct[1]
-    fields = {name: json_structure(type_) for name, type_ in declared_columns(wanted)}
+    declared = literal_text(schema) if isinstance(schema, Column) else schema
+    if isinstance(declared, str) and (struct := _STRUCT.fullmatch(declared)):
+        declared = struct[1]
+    fields = {name: json_structure(type_) for name, type_ in declared_columns(declared)}
     structure, chosen = json.dumps(fields), json.dumps(dict(options or {}))
     return call(
         "json_transform", call(_from_xml(), column_or_name(col), structure, chosen), structure
@@ -325,20 +325,20 @@ def to_char(col: Any, format: Any) -> Column:
 
     Bytes become text in the format "base64", "hex" or "utf-8".
     """
-    wanted = literal_text(format)
+    pattern = literal_text(format)
 
     def make(item: Column, type_: str) -> Column:
         if type_ == "DATE" or type_.startswith("TIMESTAMP"):
-            return date_format(item, wanted)
+            return date_format(item, pattern)
         if type_ == "BLOB":
             names = {"base64": "base64", "hex": "hex", "utf-8": "decode"}
-            if wanted.lower() not in names:
+            if pattern.lower() not in names:
                 raise OptionError("Bytes become text in the format base64, hex or utf-8.")
-            return call(names[wanted.lower()], item)
-        return call(_to_char(), item.cast("VARCHAR"), wanted)
+            return call(names[pattern.lower()], item)
+        return call(_to_char(), item.cast("VARCHAR"), pattern)
 
     chosen = column_or_name(col)
-    shown = f"to_char({shown_as(chosen)}, {wanted})"
+    shown = f"to_char({shown_as(chosen)}, {pattern})"
     return ByType(argument=chosen, make=make).column().alias(shown)
 
 

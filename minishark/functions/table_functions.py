@@ -141,9 +141,12 @@ class TableFunctions(CamelCase):
             UnsupportedError: `eval` takes any number of arguments.
         """
         parameters = _parameters(f.handler)
-        if any(each.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD for each in parameters):
+        if any(
+            parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD
+            for parameter in parameters
+        ):
             raise UnsupportedError("SQL calls table functions with plain parameters only.")
-        listed = ", ".join(ident(each.name) for each in parameters)
+        listed = ", ".join(ident(parameter.name) for parameter in parameters)
         call_ = f"{f.name()}({listed or 'NULL'})"
         offer_called(f.name(), self._runtime)
         rows = f"unnest({call_}, max_depth := 2)"

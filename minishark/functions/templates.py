@@ -27,6 +27,7 @@ from minishark.dataframe.column import (
     Kind,
     Level,
     Text,
+    atom,
     column_or_name,
     combine,
     separated,
@@ -100,7 +101,7 @@ def function_of(
     @functools.cache
     def parsed() -> tuple[tuple[Parameter, ...], inspect.Signature]:
         parameters = template.parameters()
-        return parameters, inspect.Signature([_signature_of(each) for each in parameters])
+        return parameters, inspect.Signature([_signature_of(parameter) for parameter in parameters])
 
     def function(*args: Any, **kwargs: Any) -> Column:
         parameters, signature = parsed()
@@ -109,7 +110,10 @@ def function_of(
         except TypeError as error:
             raise TypeError(f"{template.name}(): {error}; it is {template.signature}.") from None
         bound.apply_defaults()
-        given = {each.name: _argument(each, bound.arguments[each.name]) for each in parameters}
+        given = {
+            parameter.name: _argument(parameter, bound.arguments[parameter.name])
+            for parameter in parameters
+        }
         return _column(template, given, {} if names is None else names())
 
     function.__name__ = function.__qualname__ = template.name
@@ -147,7 +151,7 @@ def _column(
     for name, meant in names.items():
         sql = sql.replace(name, meant)
     made = _filled_once(sql, arguments)
-    shown = [each for columns in arguments.values() for each in columns]
+    shown = [column for columns in arguments.values() for column in columns]
     return replace(
         made,
         name=f"{template.name}({', '.join(map(shown_as, shown))})",
@@ -181,7 +185,7 @@ def _filled_once(sql: str, arguments: dict[str, tuple[Column, ...]]) -> Column:
             inside = {**arguments, name: (Column((variable,), level=Level.ATOM),)}
             body = _filled_once(sql, inside)
             return combine(
-                "list_transform([", _bare(columns[0]), f"], lambda {variable}: ", body, ")[1]",
+                "list_transform([", atom(columns[0]), f"], lambda {variable}: ", body, ")[1]",
                 bare=True,
             )  # fmt: skip
     return filled(sql, arguments)
@@ -201,7 +205,7 @@ def filled(sql: str, arguments: dict[str, tuple[Column, ...]]) -> Column:
             columns = arguments[mark["name"]]
             alone = sql[: mark.start()].endswith(("(", ", ")) and sql[place:].startswith((")", ","))
             bare = alone or len(columns) != 1
-            parts += separated([_bare(each) for each in columns] if bare else columns)
+            parts += separated([atom(column) for column in columns] if bare else columns)
         else:
             place = _end(sql, mark.end())
             inner = filled(sql[mark.end() : place - 1], arguments)
@@ -209,11 +213,6 @@ def filled(sql: str, arguments: dict[str, tuple[Column, ...]]) -> Column:
             parts.append(call.column(max(inner.kind, Kind.GROUP)))
     parts.append(sql[place:])
     return combine(*(part for part in parts if not isinstance(part, str) or part))
-
-
-def _bare(column: Column) -> Column:
-    """A column that needs no parentheses where it is an argument of a function."""
-    return replace(column, level=Level.ATOM)
 
 
 def _end(sql: str, start: int) -> int:

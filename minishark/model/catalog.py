@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -253,10 +253,20 @@ class Catalog:
 class CatalogView(Catalog):
     """A catalog in which some tables have other versions, or are further ones, or are gone."""
 
-    def __init__(self, seen: Catalog, tables: Iterable[Table] = ()) -> None:
-        """The catalog that is seen but for these tables, as it is whenever it is asked."""
+    def __init__(
+        self,
+        seen: Catalog,
+        tables: Iterable[Table] = (),
+        *,
+        shows: Callable[[str], bool] = lambda _: True,
+    ) -> None:
+        """The catalog that is seen but for these tables, as it is whenever it is asked.
+
+        `shows` says of the names of its other tables which ones are there.
+        """
         super().__init__(tables)
         self._seen = seen
+        self._shows = shows
         # Of names in lower case: whether there is a table, whatever the catalog that is seen has.
         self._decided: Mapping[str, bool] = {}
 
@@ -268,16 +278,16 @@ class CatalogView(Catalog):
     def find(self, name: str) -> Table | None:
         if not self._decided.get(name.lower(), True):
             return None
-        return super().find(name) or self._seen.find(name)
+        return super().find(name) or (self._seen.find(name) if self._shows(name) else None)
 
     def at_once(self) -> Catalog:
         """The tables as they are now, whatever becomes of them."""
-        now = CatalogView(self._seen.at_once(), super().__iter__())
+        now = CatalogView(self._seen.at_once(), super().__iter__(), shows=self._shows)
         now._decided = self._decided
         return now
 
     def __iter__(self) -> Iterator[Table]:
-        decided = dict(self._decided)
-        names = [table.name for table in self._seen if decided.pop(table.name.lower(), True)]
-        names += [name for name, is_there in decided.items() if is_there]
-        return iter([table for table in map(self.find, names) if table is not None])
+        own = {table.name.lower(): table.name for table in super().__iter__()}
+        names = {table.name.lower(): table.name for table in self._seen}
+        found = map(self.find, {**names, **own}.values())
+        return iter([table for table in found if table is not None])

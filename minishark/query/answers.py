@@ -53,9 +53,9 @@ def _schema_differences(expected: pa.Schema, actual: pa.Schema) -> list[str]:
     if expected.names != actual.names:
         return [f"Columns are {actual.names}, expected {expected.names}."]
     return [
-        f"Column {wanted.name} is of type {found.type}, expected {wanted.type}."
-        for wanted, found in zip(expected, actual, strict=True)
-        if _plain_type(wanted.type) != _plain_type(found.type)
+        f"Column {wanted.name} is of type {actual_column.type}, expected {wanted.type}."
+        for wanted, actual_column in zip(expected, actual, strict=True)
+        if _plain_type(wanted.type) != _plain_type(actual_column.type)
     ]
 
 
@@ -70,9 +70,9 @@ def _row_differences(expected: Sequence[Row], actual: Sequence[Row]) -> list[str
     missing: list[Row] = []
     surplus: list[Row] = []
     for key in wanted_by_key | found_by_key:
-        wanted, found = _unmatched(wanted_by_key.get(key, []), found_by_key.get(key, []))
+        wanted, unexpected = _unmatched(wanted_by_key.get(key, []), found_by_key.get(key, []))
         missing += [(key, floats) for floats in wanted]
-        surplus += [(key, floats) for floats in found]
+        surplus += [(key, floats) for floats in unexpected]
     return [*_examples("missing", missing), *_examples("not expected", surplus)]
 
 

@@ -319,7 +319,11 @@ class _Overlay:
 
     def _looks_up_text(self, node: Profiled) -> bool:
         """Whether it joins each row with the one row of dictionaries, for the text of codes."""
-        texts = {text for each in self.stage.hints.dictionary_codes for _, text in each.columns}
+        texts = {
+            text
+            for dictionary_code in self.stage.hints.dictionary_codes
+            for _, text in dictionary_code.columns
+        }
         is_cross = node.kind == "CROSS_PRODUCT" and len(node.inputs) == 2
         return bool(texts) and is_cross and _is_dictionary(node.inputs[1], texts)
 

@@ -58,7 +58,7 @@ def _operator_cells(operator: OperatorFigures) -> Iterator[str]:
 
 def worst_estimate(metrics: QueryRecord) -> OperatorFigures | None:
     """The operator whose rows were misestimated most; None if all estimates were good."""
-    operators = [each for stage in metrics.by_stage for each in stage.operators]
+    operators = [operator for stage in metrics.by_stage for operator in stage.operators]
     # Of operators that hand the same rows on, the lowest is to blame.
     worst = max(reversed(operators), key=_factor, default=None)
     return worst if worst is not None and _factor(worst) >= _FAR_OFF else None
@@ -88,7 +88,7 @@ def _revised(metrics: QueryRecord) -> Iterator[str]:
     """How the plan was changed while the query ran, why, and both plans if they are known."""
     if metrics.revisions:
         yield "Revised while it ran:"
-    yield from (f"  {each.rule}: {each.reason}" for each in metrics.revisions)
+    yield from (f"  {revision.rule}: {revision.reason}" for revision in metrics.revisions)
     for title, plan in zip(("Planned", "As it ran"), metrics.plans, strict=False):
         yield f"{title}\n{plan}"
 
@@ -169,8 +169,8 @@ def _of_stage(figure: Figure, stage: StageRecord) -> str:
         case Sums.SPREAD:
             return "/".join(f"{f(value) * 1e3:.1f}" for f in (min, median, max))
         case Sums.SHARE:
-            yes, known = value
-            return f"{yes}/{known}" if known else "-"
+            yes, measured = value
+            return f"{yes}/{measured}" if measured else "-"
     total = _scaled(figure, value)
     parts = getattr(stage.totals, figure.name)
     if figure.sums is Sums.BY_KEY:

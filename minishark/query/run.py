@@ -265,7 +265,7 @@ class QueryRun:
     def outcomes(self) -> list[tuple[TaskOutcome, str]]:
         """The outcome of each task of the last stage, and its node."""
         outputs = self._answer or self._graph.outputs(self._last.index)
-        return [(each.outcome, each.node) for each in outputs]
+        return [(output.outcome, output.node) for output in outputs]
 
     def result(self) -> pa.Table:
         """The gathered rows.
@@ -408,7 +408,7 @@ class QueryRun:
         job = self._explained_jobs.pop(submission.number, None)
         if job is not None and (placement or self.explained):
             self.observer.placed(index, job, placement, is_kept=self.explained)
-        outcomes = [each.outcome for each in self._graph.outputs(index)]
+        outcomes = [output.outcome for output in self._graph.outputs(index)]
         is_complete = self._graph.done(index) or self._graph.has_enough(index)
         is_measured = self.explained and is_complete
         stage = self._by_index[index]
@@ -419,7 +419,7 @@ class QueryRun:
         adaptation = self.adaptation
         if adaptation is None or not self._graph.done(stage):
             return
-        outcomes = [each.outcome for each in self._graph.outputs(stage)]
+        outcomes = [output.outcome for output in self._graph.outputs(stage)]
         if not adaptation.complete(stage, outcomes, may_vary=self._graph.may_vary(stage)):
             return
         stages = adaptation.revised(self.stages, self._graph.started)

@@ -139,7 +139,9 @@ def _stage(stage: Stage, tables: Mapping[str, Table]) -> kinds.StagePlan:
     names = [item.table for item in stage.inputs if isinstance(item, TableInput)]
     scanned = [table for name in dict.fromkeys(names) if (table := tables.get(name.lower()))]
     operators = (node.operator for node in stage.plan.own_nodes())
-    kinds_of = [type(each).__name__ for each in operators if not isinstance(each, Exchange)]
+    kinds_of = [
+        type(operator).__name__ for operator in operators if not isinstance(operator, Exchange)
+    ]
     return kinds.StagePlan(
         stage=stage.index,
         tasks=stage.tasks,

@@ -73,7 +73,7 @@ def stored_rows(plan: _Plan, schema: Callable[[], pa.Schema]) -> StoredRows | No
         return None
     names = [column.name.lower() for column in table.schema]
     positions = tuple(names.index(name.lower()) for name in chosen[1])
-    slices = tuple(item for each in table.partitions for item in partition_slices(each))
+    slices = tuple(item for partition in table.partitions for item in partition_slices(partition))
     return StoredRows(slices, ChosenColumns(positions, schema()))
 
 
@@ -91,7 +91,7 @@ def _chosen(plan: LogicalPlan) -> tuple[str, tuple[str, ...]] | None:
             return (table, tuple(names)) if names and len(names) == len(columns) else None
         case Project(outputs=outputs):
             below = _chosen(plan.children[0])
-            positions = [each.index for each in outputs if isinstance(each, ColumnRef)]
+            positions = [output.index for output in outputs if isinstance(output, ColumnRef)]
             if below is None or len(positions) < len(outputs):
                 return None
             return below[0], tuple(below[1][i] for i in positions)

@@ -7,11 +7,17 @@ and the environment that travels to executors with each stage.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from minishark.compiler.sql.statements import CreateEnum, SetVariable, session_setting
+from minishark.compiler.sql.statements import (
+    CreateEnum,
+    SetVariable,
+    dropped_first,
+    reads_catalog,
+    session_setting,
+)
 from minishark.compiler.sql.tokens import mentioned
 from minishark.dataframe.lazy_query import LazyQuery
 from minishark.dataframe.names import ident
@@ -35,6 +41,11 @@ from minishark.tables.scratch_store import ScratchTables
 from minishark.worker.protocol import ScalarFunction
 from minishark.worker.scalars import CurrentTask, callable_of, create_function, uncalled
 
+# What DuckDB says of a name that there is already, or that is another kind of thing's.
+_TAKEN = ("already exists", "Existing object")
+# What it says of a setting that no connection has for itself.
+_GLOBAL = ("cannot be set locally", "only be set globally")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definitions:
@@ -48,17 +59,21 @@ class Definitions:
     # What the session's own definitions need, by their names in lower case.
     _held: dict[str, tuple[object, ...]] = field(default_factory=dict)
 
-    def define(self, sql: str, *, own: bool = False, view: str = "", drops: bool = False) -> None:
+    def define(
+        self, sql: str, *, own: bool = False, name: str = "", view: str = "", drops: bool = False
+    ) -> None:
         """Run a definition (of a view, macro, type ...), for all later statements.
 
         Args:
             sql: the statement.
+            name: what it is about.
             own: whether it counts for statements of this session only.
             view: the view that it creates, replaces or drops.
             drops: whether it drops something.
         """
         open_, scope = in_memory(self.scope.transaction), self.scope
-        if open_ is not None and (not view or scope.scratch.is_elsewhere):
+        in_catalog = not drops and (reads_catalog(sql) or scope.scratch.reads_catalog(sql))
+        if open_ is not None and (not view or in_catalog or scope.scratch.is_elsewhere):
             raise UnsupportedError(NOT_IN_TRANSACTION)
         with self.engine.up_to_date(scope):
             if open_ is not None:
@@ -69,17 +84,43 @@ class Definitions:
                 self.elsewhere.execute(sql)
                 self._keep(sql, own=own, view=view)
                 return
+            if view and not drops and self._is_alone(view) and dropped_first(sql) is None:
+                scope.scratch.define(sql, alone=True)  # which says that there is one already
+                return
+            is_new = not scope.planning.has_view(view) or dropped_first(sql) is not None
+            if in_catalog and is_new:
+                self._define_alone(sql, own=own, view=view)
+                scope.scratch.note_catalog(name)
+                return
+            exists = view != "" and scope.planning.has_relation(view)
             try:
                 scope.planning.define(sql, own=own)
-            except QueryError:
+            except QueryError as error:
                 # It may name what only the scratch database has: then it is defined there only.
-                if not scope.scratch.has_own:
+                if not scope.scratch.has_own or _says(error, _TAKEN):
                     raise
-                scope.scratch.define(sql, alone=True)
-                self._keep(sql, own=own, view=view)
+                self._define_alone(sql, own=own, view=view)
                 return
+            if exists and not drops and dropped_first(sql) is None:
+                return  # IF NOT EXISTS
             self.views.pop(view.lower(), None)
             self._publish(sql, own=own, view=view, drops=drops)
+
+    def _is_alone(self, view: str) -> bool:
+        """Whether only the scratch database has a view of this name."""
+        scope = self.scope
+        return scope.scratch.has_view(view) and not scope.planning.has_view(view)
+
+    def _define_alone(self, sql: str, *, own: bool, view: str) -> None:
+        """Run a definition in the scratch database, where queries that name it run from now on."""
+        scope = self.scope
+        scope.scratch.define(sql, alone=True, own=own, view=view)
+        self._keep(sql, own=own, view=view)
+        replaced = dropped_first(sql)
+        if replaced is not None:  # what the planning database has of that name counts no more
+            scope.planning.define(replaced, own=own)
+            (scope.define if own else self.engine.add_definition)(replaced)
+            self.views.pop(view.lower(), None)
 
     def _publish(self, sql: str, *, own: bool, view: str, drops: bool) -> None:
         """Let the scratch database and executors know what the planning database accepts."""
@@ -121,7 +162,7 @@ class Definitions:
             try:
                 self.scope.change_setting(local)
             except QueryError as error:
-                if self.scope.is_apart or "cannot be set locally" not in str(error):
+                if self.scope.is_apart or not _says(error, _GLOBAL):
                     raise
                 self._set_for_all(sql)
 
@@ -206,3 +247,7 @@ class Definitions:
         engine.set_functions({n: f for n, f in engine.planner.functions.items() if n != name})
         for database in (engine.planning, engine.scratch):
             database.change(lambda con: con.remove_function(name))
+
+
+def _says(error: QueryError, phrases: Sequence[str]) -> bool:
+    return any(phrase in str(error) for phrase in phrases)

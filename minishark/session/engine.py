@@ -61,6 +61,7 @@ from minishark.tables.cached import CachedRows, CachedTables, CachePlan, Fingerp
 from minishark.tables.deltas import SIZES, Sizes
 from minishark.tables.interruption import stopped_by
 from minishark.tables.memory_store import built
+from minishark.tables.memory_transaction import in_memory
 from minishark.tables.merging import Merger
 from minishark.tables.scratch_database import SharedScratch, StoppedBy
 from minishark.tables.store import StoreAsTable
@@ -467,9 +468,10 @@ class Engine:
             observer: can cancel it.
         """
         self.compute(scope.planning.tables_in(sql), scope)
-        if observer is None:
-            return scope.scratch.query(sql, lossless=lossless)
-        return scope.scratch.query(sql, lossless=lossless, stoppable=observer.stopped_by)
+        stoppable = stopped_by if observer is None else observer.stopped_by
+        takes = scope.scratch.takes_tables(sql)
+        with self.writing if takes else contextlib.nullcontext():
+            return scope.scratch.query(sql, lossless=lossless, stoppable=stoppable)
 
     def promise(self, plan: CachePlan, scope: Scope) -> CachedRows:
         """Promise the rows of a query of a session as a table."""
@@ -531,6 +533,10 @@ class Engine:
         """Restore a table whose partitions are lost: load its files again, or compute it again.
 
         If there is no way, wait for nodes that may have them; what `check` raises ends that.
+
+        Raises:
+            PartitionsLostError: nobody has them.
+            ConflictError: somebody has, but not as a transaction has read them.
         """
         try:
             if lost.table in self.cached:
@@ -538,6 +544,8 @@ class Engine:
                 self.cached.restore(lost, partial(self._fingerprint, by))
             else:
                 self.tables.restore(lost)
+                if (transaction := in_memory(scope.transaction)) is not None:
+                    transaction.follow(lost.table)
         except PartitionsLostError:
             if not self.tables.come_back(lost, check):
                 raise

@@ -45,6 +45,6 @@ def server(protocol: str) -> Server:
     Raises:
         OptionError: none is installed.
     """
-    for found in entry_points(group=_SERVERS, name=protocol):
-        return cast("Server", found.load())
+    for entry_point in entry_points(group=_SERVERS, name=protocol):
+        return cast("Server", entry_point.load())
     raise OptionError(f"No server for {protocol!r} is installed: pip install minishark.")

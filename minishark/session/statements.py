@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 
 from minishark.compiler.sql import statements as kinds
-from minishark.compiler.sql.tokens import fill_parameters
+from minishark.compiler.sql.tokens import fill_parameters, fill_variables
 from minishark.dataframe import DataFrame
 from minishark.dataframe.frame import local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, TaskFailedError, UnsupportedError
@@ -28,6 +28,7 @@ _WAREHOUSE = (
 _OPTIONS = {
     "threads": "task_threads and executors_per_node",
     "memory": "memory_limit",
+    "profil": "no such option: see EXPLAIN ANALYZE and DataFrame.profile()",
 }
 
 
@@ -47,6 +48,8 @@ class Statements:
     def _run(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None) -> DataFrame:
         with self.runtime.engine.binding(text):
             statements = self.runtime.planning.statements(text)
+            if "$" in text:
+                statements = [self._with_variables(each, params) for each in statements]
             if params is not None:
                 statements = [self._filled(statements, params)]
             statements = [
@@ -58,6 +61,17 @@ class Statements:
         if len(statements) > 1 and isinstance(last, kinds.Query):
             last = kinds.Query(last.sql)  # those before it may change how it is parsed
         return self._statement(last)
+
+    def _with_variables(
+        self, statement: kinds.ParsedStatement, params: Sequence[Any] | Mapping[str, Any] | None
+    ) -> kinds.ParsedStatement:
+        """A statement in which `$name` is the variable of that name, if it is no parameter."""
+        if isinstance(statement, kinds.Prepare):
+            return statement
+        variables = self.runtime.planning.show("SELECT name FROM duckdb_variables()")
+        given = params if isinstance(params, Mapping) else {}
+        names = [name for name in variables.column("name").to_pylist() if name not in given]
+        return kinds.rewritten(statement, fill_variables(statement.sql, names))
 
     @staticmethod
     def _filled(
@@ -123,7 +137,7 @@ class Statements:
             case kinds.Definition(name=name, is_temporary=is_temporary, drops=drops):
                 own = is_temporary or (name != "" and runtime.planning.has_own(name))
                 view = name if statement.is_view else ""
-                runtime.definitions.define(sql, own=own, view=view, drops=drops)
+                runtime.definitions.define(sql, own=own, name=name, view=view, drops=drops)
             case kinds.Setting(is_reserved=True):
                 options = (option for word, option in _OPTIONS.items() if word in sql.lower())
                 option = next(options, "memory, nodes and more")
@@ -140,8 +154,8 @@ class Statements:
                 self._prepared[name] = prepared
                 self._held[name] = runtime.handles(prepared)
             case kinds.Deallocate(name=name):
-                self._prepared_statement(name)
-                del self._prepared[name], self._held[name]
+                self._prepared.pop(name, None)  # as in DuckDB, which takes any name
+                self._held.pop(name, None)
             case _:
                 assert_never(statement)
 
@@ -177,6 +191,8 @@ class Statements:
         """A query of what only the scratch database has."""
         runtime = self.runtime
         if explain is None:
+            if runtime.scratch.reads_catalog(sql):
+                return local_frame(runtime, runtime.elsewhere.show(kinds.Show(sql, is_show=False)))
             return local_frame(runtime, runtime.query_in_front_end(sql))
         plan = runtime.scratch.explain(sql, analyze=explain == "analyze")
         return local_frame(runtime, pa.table({"explain_value": [f"Runs in the front end\n{plan}"]}))

@@ -11,10 +11,18 @@ import pyarrow as pa
 
 from minishark.errors import DataError, OptionError
 from minishark.model.expressions import Schema
-from minishark.model.predicates import Predicate, Pushed
+from minishark.model.predicates import Pushed
 from minishark.sources.contract import Split
 from minishark.sources.filesystems import FileReplacedError, StoredFile, stat_file
-from minishark.sources.formats import FileFormat, Found, Options, Reach, columns_of, without_keys
+from minishark.sources.formats import (
+    FileFormat,
+    Found,
+    Needed,
+    Options,
+    Reach,
+    columns_of,
+    without_keys,
+)
 from minishark.sources.hive import FolderKeys
 
 _BATCHES_TOLD = 1 << 16
@@ -109,21 +117,12 @@ class ArrowFormat(FileFormat):
             connection.unregister("minishark_arrow")
         return Found(files, columns, sum(rows for _, rows in headers))
 
-    def divide(
-        self,
-        found: Found,
-        chosen: Sequence[int],
-        keys: FolderKeys,
-        reach: Reach,
-        *,
-        tasks: int,
-        predicates: Sequence[Predicate],
-    ) -> Sequence[Split]:
-        most = -(-tasks // len(chosen))
+    def divide(self, found: Found, needed: Needed, reach: Reach) -> Sequence[Split]:
+        own, keys = without_keys(found.own, needed.keys), needed.keys
         return [
             split
-            for index in chosen
-            for split in _cut(found.files[index], without_keys(found.own, keys), keys, index, most)
+            for index in needed.chosen
+            for split in _cut(found.files[index], own, keys, index, needed.tasks_of_each)
         ]
 
 

@@ -206,10 +206,10 @@ class DeltaSnapshot(Snapshot):
     @cached_property
     def _has_widened_types(self) -> bool:
         features = self._table.protocol().reader_features or ()
-        return any(each.startswith("typeWidening") for each in features)
+        return any(feature.startswith("typeWidening") for feature in features)
 
     def _may_match(self, file: Mapping[str, Any], pushed: Pushed) -> bool:
-        return all(self._may_match_one(file, each) for each in pushed.predicates)
+        return all(self._may_match_one(file, predicate) for predicate in pushed.predicates)
 
     def _may_match_one(self, file: Mapping[str, Any], predicate: Predicate) -> bool:
         names = [name for name in self._types if name.lower() == predicate.column.lower()]

@@ -23,7 +23,7 @@ from minishark.model.predicates import Comparison, Predicate, Pushed
 from minishark.sources.arrow_files import ArrowFormat
 from minishark.sources.contract import Snapshot, Source, Split
 from minishark.sources.filesystems import FileReplacedError, StoredFile
-from minishark.sources.formats import FileFormat, Options, OwnReach, Reach
+from minishark.sources.formats import FileFormat, Needed, Options, OwnReach, Reach
 from minishark.sources.hive import FolderKeys, folder_keys
 from minishark.sources.parquet import ParquetFormat
 from minishark.sources.text import CsvFormat, JsonFormat
@@ -50,18 +50,22 @@ class FileSnapshot(Snapshot):
     statistics: TableStatistics | None
     files: tuple[StoredFile, ...]
     keys: FolderKeys  # the columns of folders
-    # The splits of the files at these positions, at least about so many, for some predicates.
-    divide: Callable[[Sequence[int], int, Sequence[Predicate]], Sequence[Split]]
+    divide: Callable[[Needed], Sequence[Split]]
 
     def splits(self, pushed: Pushed, tasks: int) -> Sequence[Split]:
         chosen = [i for i in range(len(self.files)) if self._may_have(i, pushed.predicates)]
         # A limit needs few rows: of the first files, and not at once.
         by_folder = all(predicate.column in self.keys.values for predicate in pushed.predicates)
         limit = pushed.limit if by_folder else None
-        predicates = [
-            predicate for predicate in pushed.predicates if predicate.column not in self.keys.values
-        ]
-        divided = self.divide(chosen, tasks if limit is None else 1, predicates) if chosen else []
+        if not chosen:
+            return []
+        needed = Needed(
+            chosen=chosen,
+            keys=self.keys,
+            tasks=tasks if limit is None else 1,
+            predicates=[p for p in pushed.predicates if p.column not in self.keys.values],
+        )
+        divided = self.divide(needed)
         return divided if limit is None else [*_enough(divided, limit)]
 
     def all_splits(self, tasks: int) -> Sequence[Split] | None:
@@ -72,9 +76,9 @@ class FileSnapshot(Snapshot):
     def _may_have(self, index: int, predicates: Iterable[Predicate]) -> bool:
         """Whether rows of a file may be needed, by the values of its folders."""
         return all(
-            is_true(each, self.keys.values[each.column][index])
-            for each in predicates
-            if each.column in self.keys.values
+            is_true(predicate, self.keys.values[predicate.column][index])
+            for predicate in predicates
+            if predicate.column in self.keys.values
         )
 
 
@@ -163,13 +167,9 @@ class FileSource(Source):
         schema = keys.schema(found.own)
         size = sum(file.bytes for file in files)
 
-        def divide(
-            chosen: Sequence[int], tasks: int, predicates: Sequence[Predicate]
-        ) -> Sequence[Split]:
+        def divide(needed: Needed) -> Sequence[Split]:
             try:
-                return self._format.divide(
-                    found, chosen, keys, self.reach, tasks=tasks, predicates=predicates
-                )
+                return self._format.divide(found, needed, self.reach)
             except duckdb.Error as error:
                 raise DataError(f"Can't read {self.name}: {error}") from error
 

@@ -76,6 +76,28 @@ class Found:
     rows: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needed:
+    """What is to be read of files.
+
+    Attributes:
+        chosen: the positions of those that are read, which is at least one.
+        keys: the columns of the folders of all files.
+        tasks: about how many splits are useful.
+        predicates: on columns of the files; parts without rows for them may be left out.
+    """
+
+    chosen: Sequence[int]
+    keys: FolderKeys
+    tasks: int
+    predicates: Sequence[Predicate]
+
+    @property
+    def tasks_of_each(self) -> int:
+        """About how many splits of each file are useful."""
+        return -(-self.tasks // len(self.chosen))
+
+
 class FileFormat(ABC):
     """How files of a format are read, with the options of a reader; for one source."""
 
@@ -86,26 +108,8 @@ class FileFormat(ABC):
         """The columns and rows of files; duckdb.Error or DataError if they can't be read."""
 
     @abstractmethod
-    def divide(
-        self,
-        found: Found,
-        chosen: Sequence[int],
-        keys: FolderKeys,
-        reach: Reach,
-        *,
-        tasks: int,
-        predicates: Sequence[Predicate],
-    ) -> Sequence[Split]:
-        """The splits of the files at some positions, which is at least one.
-
-        Args:
-            found: all files.
-            chosen: the positions of those that are read.
-            keys: the columns of their folders.
-            reach: how files are got at.
-            tasks: about how many splits are useful.
-            predicates: on columns of the files; parts without rows for them may be left out.
-        """
+    def divide(self, found: Found, needed: Needed, reach: Reach) -> Sequence[Split]:
+        """The splits of those files that are needed."""
 
 
 def call(reader: str, paths: Sequence[str], options: Options) -> str:

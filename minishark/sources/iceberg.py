@@ -228,11 +228,11 @@ class IcebergSnapshot(Snapshot):
         from pyiceberg.manifest import FileFormat  # noqa: PLC0415
 
         files = (task.file, *task.delete_files)
-        if any(each.file_format != FileFormat.PARQUET for each in files):
+        if any(file.file_format != FileFormat.PARQUET for file in files):
             return False
         if self._pinned.has_changed_nested_fields or has_reserved_name(self.schema):
             return False
-        return self._access is not None or all(_is_local(each.file_path) for each in files)
+        return self._access is not None or all(_is_local(file.file_path) for file in files)
 
     def _columns(self, partition: Mapping[int, Any]) -> tuple[MappedColumn, ...] | None:
         """Where the columns are in files with these constants, by field id.
@@ -413,14 +413,14 @@ class _Pinned:
     @cached_property
     def has_changed_nested_fields(self) -> bool:
         """Whether files may have structs, lists or maps with other fields than the table's."""
-        nested = {each.field_id: each.field_type for each in self.schema.fields}
+        nested = {field.field_id: field.field_type for field in self.schema.fields}
         nested = {key: type_ for key, type_ in nested.items() if not type_.is_primitive}
         if nested and self.metadata.name_mapping() is not None:
             return True
         return any(
-            each.field_type != nested.get(each.field_id, each.field_type)
+            field.field_type != nested.get(field.field_id, field.field_type)
             for schema in self.metadata.schemas
-            for each in schema.fields
+            for field in schema.fields
         )
 
     def partition_constants(self, file: DataFile) -> dict[int, Any]:
@@ -431,9 +431,9 @@ class _Pinned:
         if spec is None:
             return {}
         return {
-            each.source_id: file.partition[number]
-            for number, each in enumerate(spec.fields)
-            if isinstance(each.transform, IdentityTransform) and file.partition[number] is not None
+            field.source_id: file.partition[number]
+            for number, field in enumerate(spec.fields)
+            if isinstance(field.transform, IdentityTransform) and file.partition[number] is not None
         }
 
 
@@ -512,13 +512,15 @@ def _local_names(folder: str) -> list[str]:
 
 
 def _mapped(task: FileScanTask, columns: tuple[MappedColumn, ...]) -> MappedFile:
-    deletes = sorted(task.delete_files, key=lambda each: each.file_path)
+    deletes = sorted(task.delete_files, key=lambda delete: delete.file_path)
     return MappedFile(
         path=_local(task.file.file_path),
         bytes=task.file.file_size_in_bytes,
         columns=columns,
         rows=None if deletes else task.file.record_count,
-        delete_files=tuple((_local(each.file_path), each.file_size_in_bytes) for each in deletes),
+        delete_files=tuple(
+            (_local(delete.file_path), delete.file_size_in_bytes) for delete in deletes
+        ),
         named_in_deletes=task.file.file_path,
     )
 

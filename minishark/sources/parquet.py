@@ -17,6 +17,7 @@ from minishark.sources.filesystems import StoredFile
 from minishark.sources.formats import (
     FileFormat,
     Found,
+    Needed,
     Options,
     Reach,
     call,
@@ -110,41 +111,32 @@ class ParquetFormat(FileFormat):
             self._counts = {**self._counts, **counts}
         return [self._counts[file] for file in files]
 
-    def divide(
-        self,
-        found: Found,
-        chosen: Sequence[int],
-        keys: FolderKeys,
-        reach: Reach,
-        *,
-        tasks: int,
-        predicates: Sequence[Predicate],
-    ) -> Sequence[Split]:
+    def divide(self, found: Found, needed: Needed, reach: Reach) -> Sequence[Split]:
         current = {*found.files}
         self._counts = {f: n for f, n in self._counts.items() if f in current}
-        files = [found.files[i] for i in chosen]
+        files = [found.files[i] for i in needed.chosen]
         with reach.connect() as connection:
             counts = self._counted(connection, files, reach)
         is_numbered = all(column.name.lower() != ROW_NUMBER for column in found.own)
-        most = -(-tasks // len(chosen)) if is_numbered else 1
+        most = needed.tasks_of_each if is_numbered else 1
         runs: Sequence[Sequence[Range]] = [[(0, count)] for count in counts]
         # Of files on this machine, DuckDB skips row groups in the tasks: nothing is fetched.
-        if predicates and is_numbered and any(file.is_remote for file in files):
+        if needed.predicates and is_numbered and any(file.is_remote for file in files):
             with reach.held(files, [_METADATA] * len(files)) as paths:
-                runs = [row_runs(pq.read_metadata(path), predicates) for path in paths]
+                runs = [row_runs(pq.read_metadata(path), needed.predicates) for path in paths]
         options = {n: v for n, v in self.options.items() if n != "union_by_name"}
         splits: list[Split] = []
-        for index, rows, needed in zip(chosen, counts, runs, strict=True):
+        for index, rows, ranges in zip(needed.chosen, counts, runs, strict=True):
             part = ParquetPart(
                 file=found.files[index],
                 options=tuple(options.items()),
-                own=without_keys(found.own, keys),
+                own=without_keys(found.own, needed.keys),
                 fills=self._unites,
-                keys=keys.of(index),
+                keys=needed.keys.of(index),
                 rows=rows,
                 bytes=found.files[index].bytes,
             )
-            for run in needed:
+            for run in ranges:
                 splits += _cut(part, rows, run, most)
         return splits
 
@@ -172,9 +164,10 @@ def row_runs(metadata: Any, predicates: Sequence[Predicate]) -> list[Range]:
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         end = row + group.num_rows
-        bounds = _bounds(group, {each.column.lower() for each in predicates})
+        bounds = _bounds(group, {predicate.column.lower() for predicate in predicates})
         if row < end and all(
-            may_match(each, bounds.get(each.column.lower(), Bounds())) for each in predicates
+            may_match(predicate, bounds.get(predicate.column.lower(), Bounds()))
+            for predicate in predicates
         ):
             if runs and runs[-1][1] == row:
                 runs[-1] = (runs[-1][0], end)
@@ -192,9 +185,11 @@ def _bounds(group: Any, names: Collection[str]) -> dict[str, Bounds]:
         name = chunk.path_in_schema.lower()
         if name not in names:
             continue
-        known = chunk.statistics
+        statistics = chunk.statistics
         is_twice = name in bounds  # names that differ in case only
-        bounds[name] = Bounds() if known is None or is_twice else _known(known, group.num_rows)
+        bounds[name] = (
+            Bounds() if statistics is None or is_twice else _known(statistics, group.num_rows)
+        )
     return bounds
 
 

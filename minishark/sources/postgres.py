@@ -136,7 +136,7 @@ class PostgresSnapshot(Snapshot):
         self._server, self._table = server, table
         self._seen = seen
         self.version = f"{table.relation.oid}/{table.relation.file}/{seen}"
-        self.schema: Schema = tuple(Column(each.name, each.type) for each in table.columns)
+        self.schema: Schema = tuple(Column(column.name, column.type) for column in table.columns)
         self.moment = kept
 
     def __repr__(self) -> str:
@@ -208,10 +208,10 @@ class PostgresSplit(Split):
                 its column's type.
         """
         library(_DRIVER, _EXTRA)
-        names = {each.name: each for each in self._table.columns}
+        names = {column.name: column for column in self._table.columns}
         columns = [names[name] for name in pushed.columns or names]
         sql = query(self._table.sql, columns, self._table.columns, pushed, self._blocks)
-        target = pa.schema([pa.field(each.name, each.arrow) for each in columns])
+        target = pa.schema([pa.field(column.name, column.arrow) for column in columns])
         return pa.RecordBatchReader.from_batches(target, self._batches(sql, columns, target))
 
     def _batches(

@@ -15,12 +15,12 @@ import duckdb
 
 from minishark.errors import DataError
 from minishark.model.expressions import Column, Schema, quote_text
-from minishark.model.predicates import Predicate
 from minishark.sources.contract import Split
 from minishark.sources.filesystems import StoredFile
 from minishark.sources.formats import (
     FileFormat,
     Found,
+    Needed,
     Options,
     Reach,
     WholeFiles,
@@ -184,23 +184,15 @@ class CsvFormat(FileFormat):
             for file, path in zip(new, paths, strict=True):
                 self._dialects[file] = _dialect(connection, path, self.options)
 
-    def divide(
-        self,
-        found: Found,
-        chosen: Sequence[int],
-        keys: FolderKeys,
-        reach: Reach,
-        *,
-        tasks: int,
-        predicates: Sequence[Predicate],
-    ) -> Sequence[Split]:
+    def divide(self, found: Found, needed: Needed, reach: Reach) -> Sequence[Split]:
+        chosen, keys = needed.chosen, needed.keys
         files = [found.files[i] for i in chosen]
         own = without_keys(found.own, keys)
         first = self._dialects[found.files[0]]
         if first is None or not _NOT_IN_PARTS.isdisjoint(self.options):
             plain = {**self.options, "hive_partitioning": "false"}
             return _Reading("read_csv", plain, own, keys).whole(files, chosen)
-        cuts = {file: min(-(-tasks // len(chosen)), file.bytes // RANGE_BYTES) for file in files}
+        cuts = {file: min(needed.tasks_of_each, file.bytes // RANGE_BYTES) for file in files}
         with reach.connect() as connection:
             self._sniff(connection, [file for file in files if self._is_cut(file, cuts)], reach)
         splits: list[Split] = []
@@ -427,16 +419,8 @@ class JsonFormat(FileFormat):
         except duckdb.Error:
             return False
 
-    def divide(
-        self,
-        found: Found,
-        chosen: Sequence[int],
-        keys: FolderKeys,
-        reach: Reach,
-        *,
-        tasks: int,
-        predicates: Sequence[Predicate],
-    ) -> Sequence[Split]:
+    def divide(self, found: Found, needed: Needed, reach: Reach) -> Sequence[Split]:
+        chosen, keys = needed.chosen, needed.keys
         files = [found.files[i] for i in chosen]
         own = without_keys(found.own, keys)
         options = {**self.options, "hive_partitioning": "false"}
@@ -445,7 +429,7 @@ class JsonFormat(FileFormat):
         told = {**_without_detection(options), "columns": struct_of(found.own)}
         splits: list[Split] = []
         for index, file in zip(chosen, files, strict=True):
-            count = min(-(-tasks // len(chosen)), file.bytes // RANGE_BYTES)
+            count = min(needed.tasks_of_each, file.bytes // RANGE_BYTES)
             if count > 1 and not compression(file.path) and _is_delimited(file):
                 lines = {**told, "format": "'newline_delimited'"}
                 ranges = line_ranges(file.path, count, None) or []

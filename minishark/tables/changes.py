@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from minishark.compiler.sql import change_queries as queries
 from minishark.compiler.sql.changes import Change, Changed, Delete, Insert, Merge
 from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.compiler.sql.tokens import mentioned
 from minishark.errors import DataError, DataValueError, QueryError, UnsupportedError
 from minishark.model.catalog import ROW_NUMBER
 from minishark.model.expressions import Schema, quote
@@ -78,6 +79,8 @@ class Changes:
         Raises:
             NotHereError: only DuckDB can run it, on all rows of the table; nothing was changed.
         """
+        if change.returning and mentioned(sql, ("rowid",)):
+            raise NotHereError("RETURNING rowid needs DuckDB's own table.")
         if isinstance(change, Insert):
             return self._insert(sql, change, table)
         return self._changed(sql, change, table)

@@ -124,7 +124,7 @@ def _together(
 ) -> None:
     """Make calls, several at a time; the first error after all have ended."""
     with ThreadPoolExecutor(_AT_ONCE, "minishark-publish") as pool:
-        for done in [pool.submit(call, *each) for each in arguments]:
+        for done in [pool.submit(call, *argument) for argument in arguments]:
             done.result()
 
 

@@ -79,7 +79,7 @@ def must_merge(partition: Partition) -> bool:
     """Whether a partition has to be stored again, as one file, before it is read."""
     deleted = (partition.deleted, *(delta.deleted for delta in partition.deltas))
     most = max(_PIECES_FEW, partition.rows // SCATTERED_ROWS)
-    return any(row_counts(each)[1] > most for each in deleted)
+    return any(row_counts(rows)[1] > most for rows in deleted)
 
 
 def should_merge(partition: Partition, sizes: Sizes = SIZES) -> bool:

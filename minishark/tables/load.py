@@ -195,7 +195,7 @@ class TableLoader:
         """The files of the partitions that are stored so far, with their locations."""
         outputs = (self._graph.at(1, i) for i in range(self.layout.partitions))
         outcomes = [output.outcome for output in outputs if output is not None]
-        return {each.file: each.locations for each in outcomes if each.file is not None}
+        return {outcome.file: outcome.locations for outcome in outcomes if outcome.file is not None}
 
     def _tell_stages(self) -> None:
         pieces, store = len(self._pieces), "store partitions"

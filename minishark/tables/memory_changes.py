@@ -96,9 +96,7 @@ class MemoryTable(ChangedTable[Table]):
         )
         wanted = f"SEMI JOIN (SELECT {typed} FROM {given}) AS k ON {equal}"
         if held is None and len(columns) == 1:  # which scans test
-            casts = (
-                f"CAST({_literal(each)} AS {columns[0].type})" for each in values[0].to_pylist()
-            )
+            casts = (f"CAST({_literal(key)} AS {columns[0].type})" for key in values[0].to_pylist())
             wanted = f"WHERE t.{quote(columns[0].name)} IN ({', '.join(casts)})"
         told = f"keys of {table.name}"
         # Mostly there is none: other columns need not be read, nor rows be numbered.
@@ -125,7 +123,7 @@ class MemoryTable(ChangedTable[Table]):
         context, table, says = self._context, self._table, self.constraints
         new = replace(added.made, name=numbered_name(f"new_{table.folder}"))
         rows = quote(new.name)
-        wrong = [f"FROM {rows} WHERE NOT ({each}) LIMIT 1" for each in says.checks]
+        wrong = [f"FROM {rows} WHERE NOT ({query}) LIMIT 1" for query in says.checks]
         for columns in says.keys:
             names = ", ".join(map(quote, columns))
             filled = " AND ".join(f"{quote(name)} IS NOT NULL" for name in columns)
@@ -137,9 +135,9 @@ class MemoryTable(ChangedTable[Table]):
         view, sink = CatalogView(context.catalog, [new]), CollectRows(lossless=True)
         context.tables.planning.put_table(new)
         try:
-            for each in wrong:
+            for query in wrong:
                 told = f"constraints of {table.name}"
-                broken = context.run(each, sink, catalog=view, told=told)
+                broken = context.run(query, sink, catalog=view, told=told)
                 if broken.num_rows:
                     return broken
             return None
@@ -187,9 +185,9 @@ class MemoryTable(ChangedTable[Table]):
         self._next(replace(self._table, definition=definition, version=next(versions)), None)
 
     def discard(self, *made: Stored[Table] | pa.Table | None) -> None:
-        for each in made:
-            if isinstance(each, Stored):
-                self._context.tables.retire(changed_files(each.made, self._table))
+        for part in made:
+            if isinstance(part, Stored):
+                self._context.tables.retire(changed_files(part.made, self._table))
 
     def _with_table(self, table: Table, added: Table) -> Table:
         """A version, with the rows of another table that tasks have stored."""

@@ -22,6 +22,7 @@ from minishark.compiler.sql.statements import (
     Comment,
     CreateTable,
     CreateTableAs,
+    Definition,
     DropTable,
     ParsedStatement,
     Target,
@@ -140,7 +141,7 @@ class MemoryStore(TableStore):
         context = self.context
         if not name or "\0" in name:
             raise CatalogError("A table needs a name, without zero bytes.")
-        if context.planning.has_view(name):
+        if self._has_view(name):
             raise CatalogError(f"There is a view called {name!r}; drop it first.")
         if name in context.sources:
             raise CatalogError(f"There is a source called {name!r}; drop it first.")
@@ -148,6 +149,10 @@ class MemoryStore(TableStore):
             raise AlreadyExistsError(
                 f"There is a table called {name!r} already; pass replace=True."
             )
+
+    def _has_view(self, name: str) -> bool:
+        """Whether a view has a name, be it one of what only the scratch database has."""
+        return self.context.planning.has_view(name) or self.context.scratch.has_view(name)
 
     def _publish(self, table: Table, *, replace: bool) -> None:
         context = self.context
@@ -225,6 +230,12 @@ class MemoryStore(TableStore):
         context.check_open()
         if isinstance(statement, Comment):
             return self._comment(statement.sql, target)
+        if isinstance(statement, AlterTable | DropTable) and target is not None:
+            is_view = self._has_view(target.name)
+            if is_view and isinstance(statement, AlterTable):
+                return Definition(statement.sql, target.path)
+            if is_view:
+                raise CatalogError(f"{target.name} is a view: write DROP VIEW.")
         is_temporary = isinstance(statement, CreateTable) and statement.is_temporary
         if self._open is not None and (is_temporary or self._is_here(statement.sql)):
             raise UnsupportedError(NOT_IN_TRANSACTION)
@@ -329,15 +340,15 @@ class MemoryStore(TableStore):
             exists_ok = isinstance(statement, CreateTable) and statement.table.exists_ok
             if exists_ok and (target.name in context.catalog or planning.has_view(target.name)):
                 return written.answer
-            if any(each.definition is None for each in written.changed):
+            if any(changed.definition is None for changed in written.changed):
                 raise UnsupportedError(NOT_IN_TRANSACTION)
-            for each in written.changed:
-                self._check_free(each.name, target)
+            for changed in written.changed:
+                self._check_free(changed.name, target)
             for name in written.gone:
                 open_.drop(name)
-            for each in written.changed:
+            for changed in written.changed:
                 with context.tables.folder() as folder:
-                    open_.put(built(context.tables, each, folder))
+                    open_.put(built(context.tables, changed, folder))
         return written.answer
 
     def _check_free(self, name: str, target: Target) -> None:

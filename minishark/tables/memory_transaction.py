@@ -9,7 +9,8 @@ a table: these are added to the version of the other session.
 Three places know what a transaction has done: the view of the catalog that its statements read, the
 session's connection to the planning database, and, for views, that to the scratch database.
 
-Tables that were created since it began are read as they are, as are rows that `persist` keeps.
+Rows that `persist` keeps are read as they are. A table that was lost with its nodes and loaded
+again from its source has the same rows in another place: the transaction goes on there.
 """
 
 from __future__ import annotations
@@ -121,6 +122,23 @@ class MemoryTransaction:
         self.view.decide(name, None)
         self.context.planning.drop_uncommitted(name)
 
+    def follow(self, name: str) -> None:
+        """Read a table that was lost, and loaded again, where it is now.
+
+        Raises:
+            ConflictError: the rows are not those that the transaction has read.
+        """
+        began, current = self.view.find(name), self.context.tables.catalog.find(name)
+        if began is None or current is None or current.same_rows(began):
+            return
+        content = self.context.tables.content
+        if name.lower() in self._changed or content(current) != content(began):
+            raise ConflictError(
+                f"Table {name} was lost with its nodes, and not all that the transaction has read "
+                "of it is there again. Run the transaction again."
+            )
+        self.view.add(current)
+
     def _named(self, name: str) -> _Changed:
         before = self.view.find(name)
         return self._changed.setdefault(name.lower(), _Changed(before, before, []))
@@ -153,12 +171,12 @@ class MemoryTransaction:
         """Publish all changes: the new versions with those before, and tables that are new."""
         versions = list[tuple[Table, Table]]()
         created, dropped = list[Table](), list[Table]()
-        for name, each in self._changed.items():
-            before = self._before(name, each)
-            if before is not None and each.is_version:
-                versions.append((before, self._after(before, each)))
+        for name, changed in self._changed.items():
+            before = self._before(name, changed)
+            if before is not None and changed.is_version:
+                versions.append((before, self._after(before, changed)))
                 continue
-            created += [] if each.now is None else [each.now]
+            created += [] if changed.now is None else [changed.now]
             dropped += [] if before is None else [before]
         for view in self._defined:
             if self.context.scratch.defined_by(view.name) != view.before:
@@ -175,7 +193,7 @@ class MemoryTransaction:
             is_new = current is None and name not in self.context.sources
             if changed.now is None or (is_new and name not in scratch.own_tables):
                 return None
-        elif current is not None:
+        elif current is not None and not self.context.scratch.must_keep(name):
             adds = changed.added is not None and current.folder == began.folder
             if adds or current.same_rows(began):
                 return current
@@ -188,8 +206,8 @@ class MemoryTransaction:
             return changed.now
         assert changed.added is not None, "it would be a conflict"
         new = before
-        for each in changed.added:
-            new = with_rows(self.context.tables, new, each)
+        for rows in changed.added:
+            new = with_rows(self.context.tables, new, rows)
         self._written.update(changed_files(new, before))
         return new
 
@@ -238,8 +256,13 @@ def begin(context: StoreContext) -> MemoryTransaction:
     folder = tables.cluster.folder(f"{TRANSACTIONS_FOLDER}/{next(_numbers)}")
     with context.up_to_date():
         tables.cluster.make_folder(folder)
-        now = [table for table in tables.catalog.at_once() if table.name not in context.cached]
-        view = CatalogView(tables.catalog, now)
+
+        def current() -> list[Table]:
+            return [table for table in tables.catalog.at_once() if table.name not in context.cached]
+
+        now = current()
+        view = CatalogView(tables.catalog, now, shows=context.cached.__contains__)
+        context.planning.begin(now, current)
         context.scratch.begin()
         return MemoryTransaction(context=context, view=view, folder=folder)
 

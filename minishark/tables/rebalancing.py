@@ -45,13 +45,13 @@ def moves(table: Table, nodes: Sequence[str]) -> tuple[Copy, ...]:
         table: With the last known locations.
         nodes: The live nodes that stay, in order.
     """
-    wanted = _wanted(table, nodes)
-    if not _is_lopsided(table, nodes, wanted):
+    replicas = _wanted(table, nodes)
+    if not _is_lopsided(table, nodes, replicas):
         return ()
     copies = []
     for partition in table.partitions:
         held = [node for node in partition.locations if node in nodes]
-        layout = replica_locations(nodes, partition.index, wanted)
+        layout = replica_locations(nodes, partition.index, replicas)
         lacking = [node for node in layout if node not in held]
         surplus = [node for node in held if node not in layout]
         for number, target in enumerate(lacking if held else ()):
@@ -66,10 +66,10 @@ def _wanted(table: Table, nodes: Sequence[str]) -> int:
     return len(nodes) if len(table.partitions) == 1 else min(table.replicas, len(nodes))
 
 
-def _is_lopsided(table: Table, nodes: Sequence[str], wanted: int) -> bool:
+def _is_lopsided(table: Table, nodes: Sequence[str], replicas: int) -> bool:
     if not nodes:
         return False
-    fair = len(table.partitions) * wanted / len(nodes)
+    fair = len(table.partitions) * replicas / len(nodes)
     counts = Counter(node for partition in table.partitions for node in partition.locations)
     return fair >= 1 and min(counts[node] for node in nodes) < max(1.0, fair / 2)
 
@@ -92,9 +92,9 @@ class DrainTracker:
 
     def superfluous(self, open_folders: Collection[str]) -> tuple[tuple[str, str], ...]:
         """Files, each with its node, that nobody reads any more; forgets them."""
-        done = tuple(each for each, then in self._files.items() if then.isdisjoint(open_folders))
-        for each in done:
-            del self._files[each]
+        done = tuple(file for file, then in self._files.items() if then.isdisjoint(open_folders))
+        for file in done:
+            del self._files[file]
         return done
 
     def keep(self, file: str, node: str) -> None:
@@ -129,9 +129,9 @@ class DrainTracker:
 
 def _lacks_replicas(table: Table, nodes: Sequence[str], draining: Sequence[str]) -> bool:
     """Whether a draining node has a replica that another one should have first."""
-    wanted = min(table.replicas, len(nodes))
+    replicas = min(table.replicas, len(nodes))
     return any(
         any(node in draining for node in partition.locations)
-        and sum(node in nodes for node in partition.locations) < wanted
+        and sum(node in nodes for node in partition.locations) < replicas
         for partition in table.partitions
     )

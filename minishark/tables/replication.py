@@ -54,10 +54,10 @@ def replicas(table: Table, nodes: Sequence[str], doubted: Collection[str] = ()) 
 
     Those that are `doubted` may have lost theirs (`doubtful`).
     """
-    wanted = min(table.replicas, len(nodes))
+    goal = min(table.replicas, len(nodes))
     sure = [node for node in nodes if node not in doubted]
     counts = [sum(node in sure for node in p.locations) for p in table.partitions]
-    return Replicas(min(counts), wanted, sum(count < wanted for count in counts))
+    return Replicas(min(counts), goal, sum(count < goal for count in counts))
 
 
 def doubtful(now: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
@@ -72,7 +72,7 @@ def copies_needed(
 
     Those that are draining are sources only.
     """
-    wanted = min(table.replicas, len(nodes))
+    goal = min(table.replicas, len(nodes))
     copies = []
     for partition in table.partitions:
         live = [node for node in partition.locations if node in nodes]
@@ -81,7 +81,7 @@ def copies_needed(
             continue  # lost: only loading or computing the table again helps, when a query asks
         order = replica_locations(nodes, partition.index, len(nodes))
         targets = [node for node in order if node not in live]
-        lacking = max(0, wanted - len(live))
+        lacking = max(0, goal - len(live))
         copies += [Copy(table, partition.index, sources[0], t) for t in targets[:lacking]]
     return tuple(copies)
 
@@ -96,6 +96,7 @@ class Replicator:
     # Called when locations of a partition change: table, index, new nodes, former nodes. Returns
     # whether they did: not if the table has changed meanwhile.
     moved: Callable[[Table, int, Sequence[str], Sequence[str]], bool]
+    dropped: Callable[[str], None]  # called when a file was copied into a dropped table's folder
     clock: Clock = SYSTEM_CLOCK
     _drains: DrainTracker = field(default_factory=DrainTracker)
     _stopped: bool = False
@@ -146,7 +147,7 @@ class Replicator:
         """Delete replicas that have moved, and release draining nodes, when nobody needs them."""
         tables = tuple(self.tables())
         lasting = {self.cluster.folder(CALLS_FOLDER), *(table.folder for table in tables)}
-        open_folders = [each for each in self.cluster.open_folders if each not in lasting]
+        open_folders = [folder for folder in self.cluster.open_folders if folder not in lasting]
         for file, node in self._drains.superfluous(open_folders):
             self.cluster.remove_copy(file, node)
         draining = self.cluster.draining
@@ -191,7 +192,7 @@ class Replicator:
             for file in partition.files:
                 self._drains.give_up(file, copy.target, self.cluster.open_folders)
         else:  # the table was dropped: copying has made its folder again
-            self.cluster.remove_folder(copy.table.folder)
+            self.dropped(copy.table.folder)
 
 
 def readable(cluster: Files) -> frozenset[str]:

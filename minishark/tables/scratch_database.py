@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +50,8 @@ from minishark.worker.duckdb_slot import stored_types
 from minishark.worker.protocol import OutputKind, StageTask
 from minishark.worker.writing import disk_full
 
+warnings.filterwarnings("ignore", "Arrow output on a DB-API result", module=__name__)
+
 # All rows of a table in the cluster, memory-mapped, or of a source, read when they are needed.
 ReadTable = Callable[[str], object]
 # While a statement runs, gives what reads its tables: sources as of one moment.
@@ -66,6 +70,7 @@ _STORED = " minishark stored"
 _CLUSTERS = "memory.main."  # the schema of the cluster's tables
 _OURS = "schema_name = 'main' AND database_name IN ('memory', 'temp')"
 _ROW_NUMBER = ("rowid",)
+_COUNTED_UP = re.compile(r"_\d+$")
 _SETS = ("SET", "RESET", "PRAGMA")
 _SHARED = "schema_name = 'main' AND database_name = 'memory'"
 _TEMPORARY = "SELECT lower(table_name) FROM duckdb_tables() WHERE database_name = 'temp'"
@@ -111,6 +116,7 @@ class Shell:
 class _Described:
     """A table that is here."""
 
+    name: str  # as it was created
     place: str  # its name, qualified
     has_collations: bool
     is_only_rows: bool  # whether statements on it need no other one, and Arrow can hold its rows
@@ -157,6 +163,7 @@ class SharedScratch:
         self.numbers = itertools.count()
         self.definitions: list[str] = []  # not made yet
         self.views: dict[str, str] = {}  # the last definition of each, by name in lower case
+        self.of_catalog: frozenset[str] = frozenset()  # views and macros that read the catalog
         self.own: dict[str, None] = {}  # tables that only this database can hold
         self.gone: set[str] = set()  # tables that were renamed
         self.numbered: set[str] = set()  # tables whose row ids statements know
@@ -250,16 +257,17 @@ class ScratchDatabase:
         """
         with self._lock, self._shared.lock:
             self._shared.has_definitions |= Cursor(sql).next not in _SETS
+            waiting = self._waiting if own else self._shared.definitions
+            views = self._views if own else self._shared.views
             if alone:
                 self._run(sql)
                 self._shared.has_own = True
-                return
-            waiting = self._waiting if own else self._shared.definitions
             if view:  # what was to be made of it before is made no more
                 self._unregister(view)
-                views = self._views if own else self._shared.views
-                waiting[:] = [each for each in waiting if each != views.get(view.lower())]
+                waiting[:] = [defined for defined in waiting if defined != views.get(view.lower())]
                 views[view.lower()] = sql
+            if alone:
+                return
             if view and drops:
                 self._defined(sql)  # now, or it would drop one that is created later
             else:
@@ -281,6 +289,22 @@ class ScratchDatabase:
     def uncommitted(self) -> tuple[str, ...]:
         """What the transaction has defined."""
         return tuple(sql for sql, _ in self._uncommitted or ())
+
+    def has_view(self, name: str) -> bool:
+        """Whether there is a view of this name here, other than those that show tables."""
+        if not self._shared.has_own:
+            return False
+        named = f"{_SHARED} AND lower(view_name) = {quote_text(name.lower())}"
+        with self._lock:
+            return self._run(f"SELECT 1 FROM duckdb_views() WHERE {named}") != []
+
+    def note_catalog(self, name: str) -> None:
+        """Note that a view or macro reads the catalog."""
+        self._shared.of_catalog |= {name.lower()}
+
+    def reads_catalog(self, sql: str) -> bool:
+        """Whether a statement may read the catalog by such a view or macro."""
+        return bool(self._shared.of_catalog) and mentioned(sql, self._shared.of_catalog) != []
 
     def defined_by(self, view: str) -> str | None:
         """The last definition of a view of all sessions."""
@@ -313,12 +337,14 @@ class ScratchDatabase:
 
     def write_uncommitted(self, sql: str, target: Target) -> Written:
         """Run a statement that changes tables, in a transaction."""
-        with self._lock, self._shared.lock, self._shows(sql, named_only=True) as names:
+        types = self._types_of_users()
+        with self._lock, self._shared.lock, types, self._shows(sql, named_only=True) as names:
             self._take((target.name,))
             if mentioned(sql, ("references",)):
                 self._take(mentioned(sql, names))
             before = self._tables()
             answer = self._answer(sql)
+            self._keep_types()
             after = self._tables()
             own = target.name.lower()
             changed = [name for name in after if name not in before or name == own]
@@ -334,11 +360,12 @@ class ScratchDatabase:
                 taken += self._take(mentioned(sql, names))
             before = self._tables()
             try:
-                with self._temporary_noted() if self.temporary else contextlib.nullcontext():
+                noted = self._temporary_noted() if self.temporary else contextlib.nullcontext()
+                with noted, self._types_of_users():
                     answer = self._answer(sql)
             except MinisharkError:
-                for each in taken:  # nothing has changed: the cluster's are theirs again
-                    self._run(f"DROP TABLE {_CLUSTERS}{quote(each)}")
+                for copied in taken:  # nothing has changed: the cluster's are theirs again
+                    self._run(f"DROP TABLE {_CLUSTERS}{quote(copied)}")
                 raise
             after = self._tables()
             for table in after:
@@ -415,12 +442,14 @@ class ScratchDatabase:
     ) -> MadeRows:
         settings = {k: v for k, v in stored_settings(shell.types).items() if k not in _SETTINGS}
         read = {name: r for name, r in ((ROWS, given), (_STORED, stored)) if r is not None}
-        with self._made(shell, read), contextlib.ExitStack() as stack:
+        types = self._types_of_users()
+        with types, self._made(shell, read), contextlib.ExitStack() as stack:
             table, before = f"memory.main.{quote(shell.name)}", quote(_STORED)
             if stored is not None:
                 number = quote(stored.column_names[-1])
                 self._run(f"INSERT INTO {table} SELECT * EXCLUDE ({number}) FROM {before}")
             answer = self._answer(sql)
+            self._keep_types()
             for name, value in settings.items():
                 stack.callback(self._run, f"RESET SESSION {name}")
                 self._run(f"SET SESSION {name} = {value}")
@@ -463,12 +492,13 @@ class ScratchDatabase:
         key = name.lower()
         named = f"{self._ours} AND lower(table_name) = {quote_text(key)}"
         tables = self._run(
-            "SELECT database_name, sql, index_count, temporary, comment FROM duckdb_tables() "
+            "SELECT database_name, table_name, sql, index_count, temporary, comment "
+            "FROM duckdb_tables() "
             f"WHERE {named} ORDER BY database_name DESC"
         )
         if not tables:
             return None
-        database, sql, indexes, is_temporary, comment = tables[0]
+        database, name, sql, indexes, is_temporary, comment = tables[0]
         columns = self._run(
             "SELECT column_index - 1, column_name, column_default, comment FROM duckdb_columns() "
             f"WHERE {named} AND (column_default IS NOT NULL OR comment IS NOT NULL)"
@@ -495,6 +525,7 @@ class ScratchDatabase:
             kind == "REFERENCE" for kind, _, _ in constraint_rows
         )
         return _Described(
+            name=name,
             place=f"{quote(database)}.main.{quote(name)}",
             has_collations=any(token.word == "COLLATE" for token in sql_tokens(sql)),
             is_only_rows=not (is_temporary or stays or sees_more or mentioned(sql, _SEES_MORE)),
@@ -508,10 +539,39 @@ class ScratchDatabase:
             self._shared.has_definitions = True
             if comments:
                 self._take(mentioned(sql, names))
-            answer = self._answer(sql)
+            cursor = Cursor(sql)
+            if cursor.comes("ALTER", "SEQUENCE"):  # tables that own sequences stay here
+                self._take_numbered(mentioned(sql, names))
+            drops = cursor.comes("DROP", "SEQUENCE")
+            with self._dependent(names) if drops else contextlib.nullcontext():
+                answer = self._answer(sql)
             ((here,),) = self._run("SELECT (current_database(), current_schema())")
             self.is_elsewhere = here != ("memory", "main")
             return answer
+
+    @contextlib.contextmanager
+    def _dependent(self, names: Iterable[str]) -> Iterator[None]:
+        """A block in which tables whose defaults may call sequences are here, without rows.
+
+        DuckDB drops no sequence that a table depends on, unless CASCADE drops that, too.
+        """
+        made = []
+        for name in self._shown(names):
+            definition = self._definition(name)
+            if "nextval" in definition.lower():
+                self._hide(name)
+                with self._at_home():
+                    self._run(definition)
+                made.append(name)
+        try:
+            yield
+        finally:
+            left = self._tables()
+            for name in made:
+                if name.lower() in left:
+                    self._run(f"DROP TABLE {_CLUSTERS}{quote(name)}")
+                else:
+                    self._shared.gone.add(name.lower())
 
     def names_temporary(self, sql: str) -> bool:
         """Whether a statement may read or write temporary tables, which no executor has."""
@@ -519,7 +579,7 @@ class ScratchDatabase:
 
     def run_temporary(self, sql: str) -> pa.Table:
         """Run a statement about temporary tables, which only this connection has."""
-        with self._lock, self._temporary_noted(), self._shows(sql):
+        with self._lock, self._temporary_noted(), self._types_of_users(), self._shows(sql):
             return self._answer(sql)
 
     def put_temporary(self, create: str, name: str, rows: pa.Table | None) -> pa.Table:
@@ -675,10 +735,11 @@ class ScratchDatabase:
     def loaded(self, table: ScratchTable) -> None:
         """`table` was loaded, or stays here; if it has changed again since, it is still to load."""
         with self._lock, self._shared.lock:
+            key = table.name.lower()
             if table.rows is None:
-                self._shared.own[table.name] = None
-            if self._shared.changed.get(table.name) == table.number:
-                del self._shared.changed[table.name]
+                self._shared.own[key] = None
+            if self._shared.changed.get(key) == table.number:
+                del self._shared.changed[key]
                 if table.definition is not None:
                     # The cluster has the rows; they are here again when a statement needs them.
                     self._run(f"DROP TABLE {_CLUSTERS}{quote(table.name)}")
@@ -854,10 +915,16 @@ class ScratchDatabase:
 
     def _shown(self, names: Iterable[str]) -> list[str]:
         """The cluster's tables among the names that are visible here as views."""
-        wanted = {name.lower() for name in names}
+        asked = {name.lower() for name in names}
         rows = self._con.execute("SELECT view_name FROM duckdb_views() WHERE temporary").fetchall()
         own = self._tables()
-        return [name for (name,) in rows if name.lower() in wanted and name.lower() not in own]
+        return [name for (name,) in rows if name.lower() in asked and name.lower() not in own]
+
+    def takes_tables(self, sql: str) -> bool:
+        """Whether tables of the cluster stay here after a statement; none may change meanwhile."""
+        cursor = Cursor(sql)
+        defined = any(mentioned(text, _ROW_NUMBER) for text in self._shared.definitions)
+        return defined or cursor.comes("ALTER", "SEQUENCE") or mentioned(sql, _ROW_NUMBER) != []
 
     def _take_numbered(self, names: Sequence[str]) -> None:
         """Copy tables whose row ids are asked for, which views do not have; they stay the same."""
@@ -873,8 +940,8 @@ class ScratchDatabase:
                 for shown in self._shown((name,)):
                     rows = self._con.table(shown).to_arrow_table()
                     self._hide(shown)
-                    table = f"memory.main.{quote(name)}"
-                    definition = self._definition(name)
+                    table = f"memory.main.{quote(shown)}"
+                    definition = self._definition(shown)
                     with self._registered(rows):
                         if not definition:
                             self._con.execute(f"CREATE TABLE {table} AS FROM {quote(ROWS)}")
@@ -882,7 +949,7 @@ class ScratchDatabase:
                             with self._at_home():
                                 self._con.execute(definition)
                             self._con.execute(f"INSERT INTO {table} FROM {quote(ROWS)}")
-                    taken.append(name)
+                    taken.append(shown)
         return taken
 
     @contextlib.contextmanager
@@ -916,7 +983,11 @@ class ScratchDatabase:
         try:
             yield
         finally:
-            self._run("SET SESSION arrow_lossless_conversion = true")
+            self._keep_types()
+
+    def _keep_types(self) -> None:
+        """Have rows keep DuckDB's types."""
+        self._run("SET SESSION arrow_lossless_conversion = true")
 
     def _answer(self, sql: str) -> pa.Table:
         with stopped_by(self._con.interrupt):
@@ -924,13 +995,26 @@ class ScratchDatabase:
 
     def _executed(self, sql: str) -> pa.Table:
         try:
-            relation: duckdb.DuckDBPyRelation | None = self._con.sql(self._found(sql))
-            answer = pa.table({"Count": []}) if relation is None else _typed(relation)
+            answer = self._fetched(self._found(sql))
             # DuckDB counts no changed rows as an empty answer.
             nothing = answer.num_rows == 0 and answer.column_names == ["Count"]
             return pa.table({"Count": pa.array([0], pa.int64())}) if nothing else answer
         except duckdb.Error as error:
             raise _translated(error) from error
+
+    def _fetched(self, sql: str) -> pa.Table:
+        """The rows of a statement, whose columns are called as it says."""
+        # A relation needs no copy of its rows, but counts up the names of columns that are equal;
+        # then it has run all the same, so that nothing must be changed by that.
+        (first, *others) = self._con.extract_statements(sql)
+        is_query = not others and first.type == duckdb.StatementType.SELECT
+        if is_query and "nextval" not in sql.lower():
+            relation = self._con.sql(first)
+            if not any(map(_COUNTED_UP.search, relation.columns)):
+                return _typed(relation.to_arrow_table(), relation.types)
+        answer = self._con.execute(sql)
+        types = [column[1] for column in answer.description or ()]
+        return _typed(answer.to_arrow_table(), types)
 
     def _run(self, sql: str) -> list[tuple[Any, ...]]:
         try:
@@ -961,10 +1045,9 @@ def stored_settings(types: Sequence[str]) -> Mapping[str, str]:
     return stored_types(stage, types)
 
 
-def _typed(relation: duckdb.DuckDBPyRelation) -> pa.Table:
-    """Its rows, where 128-bit integers are decimals that say what they are."""
-    rows = relation.to_arrow_table()
-    for place, type_ in enumerate(map(str, relation.types)):
+def _typed(rows: pa.Table, types: Iterable[object]) -> pa.Table:
+    """Rows of these types, where 128-bit integers are decimals that say what they are."""
+    for place, type_ in enumerate(map(str, types)):
         if type_ in WIDE_INTEGERS and pa.types.is_decimal(rows.schema[place].type):
             field = rows.schema[place].with_metadata({DUCKDB_TYPE: type_})
             rows = rows.set_column(place, field, rows.column(place))
@@ -982,7 +1065,7 @@ def _translated(error: duckdb.Error) -> Exception:
     if isinstance(error, duckdb.IOException) and "No space left" in str(error):
         return ResourceError(disk_full(error))
     text = message_of(error)
-    if isinstance(error, duckdb.CatalogException):
+    if isinstance(error, duckdb.CatalogException | duckdb.DependencyException):
         return AlreadyExistsError(text) if "already exists" in text else CatalogError(text)
     if isinstance(error, duckdb.BinderException | duckdb.ParserException) or REMOTE_FILES in text:
         return QueryError(text)
@@ -992,5 +1075,5 @@ def _translated(error: duckdb.Error) -> Exception:
 def _is_same(column: str) -> str:
     """Whether a column has the very same value in rows `t` and `s`, whatever a collation says."""
     one, other = f"t.{quote(column)}", f"s.{quote(column)}"
-    shown = (f"encode({each}::VARCHAR)" for each in (one, other))
+    shown = (f"encode({value}::VARCHAR)" for value in (one, other))
     return f"{one} IS NOT DISTINCT FROM {other} AND {' IS NOT DISTINCT FROM '.join(shown)}"

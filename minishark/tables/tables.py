@@ -182,11 +182,11 @@ class Tables:
             source, size = self._source(data, rows_folder, pieces)
             columns = [column.name for column in source.schema]
             keys = named_columns(name, layout.partition_by, columns)
-            wanted = self.layout(replace_fields(layout, partition_by=keys), size)
+            laid_out = self.layout(replace_fields(layout, partition_by=keys), size)
             loader = self._loader(
-                folder, source, wanted, observer, buckets=buckets, on_progress=on_progress
+                folder, source, laid_out, observer, buckets=buckets, on_progress=on_progress
             )
-            content = _content(source, wanted)  # before files can have changed
+            content = _content(source, laid_out)  # before files can have changed
             table = self._loaded_as(name, loader)
             if content is not None:
                 for part in table.partitions:
@@ -194,7 +194,7 @@ class Tables:
             if source.origin is None:
                 return table, None
             again = Layout(
-                partition_by=keys, partitions=len(table.partitions), replicas=wanted.replicas
+                partition_by=keys, partitions=len(table.partitions), replicas=laid_out.replicas
             )
             files = tuple(partition.file for partition in table.partitions)
             return table, _Loaded(source.origin, again, pieces, files)
@@ -238,19 +238,25 @@ class Tables:
         self._origins.pop(folder, None)
         self._same_as.pop(folder, None)
         self.deltas.forget(folder)
+        if readers := self._transactions():
+            self._forgotten[folder] = readers
         self._homes.pop(folder, None)
         self._drop_numbered(folder)
         self._emptied.pop(folder, None)
-        readers = self._transactions()
-        if readers:  # they go on reading the tables that there were when they began
-            self._forgotten[folder] = readers
-        else:
+        self.remove_if_dropped(folder)
+
+    def remove_if_dropped(self, folder: str) -> None:
+        """Remove the folder of a table that was dropped, unless a transaction may read it.
+
+        Called when something has been written there, too, which makes the folder again.
+        """
+        if folder not in self._homes and folder not in self._forgotten:
             self.cluster.remove_folder(folder)
 
     def _transactions(self) -> frozenset[str]:
         """The folders of transactions that are open."""
         home = f"{self.cluster.folder(TRANSACTIONS_FOLDER)}/"
-        return frozenset(each for each in self.cluster.open_folders if each.startswith(home))
+        return frozenset(folder for folder in self.cluster.open_folders if folder.startswith(home))
 
     def read(self, name: str) -> pa.Table:
         for _ in range(_READS_MAX - 1):
@@ -429,8 +435,7 @@ class Tables:
         try:
             yield
         finally:
-            if table.folder not in self._homes:
-                self.cluster.remove_folder(table.folder)
+            self.remove_if_dropped(table.folder)
 
     @contextlib.contextmanager
     def numbered(self, table: Table, *, is_alone: bool = False) -> Iterator[Table]:
@@ -499,6 +504,7 @@ class Tables:
             tables=lambda: tuple(self.catalog),
             homes=lambda table: self._homes.get(table.folder, {}),
             moved=self._moved,
+            dropped=self.remove_if_dropped,
             clock=self.clock,
         )
 
@@ -667,12 +673,12 @@ class Tables:
             pieces,
         )
 
-    def layout(self, wanted: Layout, size: SourceSize) -> TableLayout:
+    def layout(self, asked: Layout, size: SourceSize) -> TableLayout:
         """A layout with defaults by the size of the data: every node stores small tables."""
         small = size.bytes <= _SMALL_TABLE_BYTES and (size.rows or 0) <= _SMALL_TABLE_ROWS
-        one = small and not wanted.partition_by
-        count = wanted.partitions or (1 if one else self.partitions)
-        return TableLayout(wanted.partition_by, count, self.copies(count, wanted.replicas))
+        one = small and not asked.partition_by
+        count = asked.partitions or (1 if one else self.partitions)
+        return TableLayout(asked.partition_by, count, self.copies(count, asked.replicas))
 
     def copies(self, partitions: int, replicas: int) -> int:
         """The number of nodes that store each partition; all nodes store a single one."""

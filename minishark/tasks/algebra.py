@@ -148,7 +148,7 @@ class Divided:
         buckets: list[list[Any]] = [[] for _ in range(self.count)]
         for item in items:
             buckets[self.bucket(item)].append(item)
-        return [pickled(each) if each else b"" for each in buckets]
+        return [pickled(bucket) if bucket else b"" for bucket in buckets]
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,8 +197,8 @@ class Figures(Partitioned):
                 "histogram() takes a number of buckets, or at least two sorted bounds."
             )
         counts = [0] * (len(limits) - 1)
-        for each in self.actions("histogram", partial(_counted, limits)):
-            counts = [a + b for a, b in zip(counts, each, strict=True)]
+        for part in self.actions("histogram", partial(_counted, limits)):
+            counts = [a + b for a, b in zip(counts, part, strict=True)]
         return limits, counts
 
 

@@ -313,6 +313,6 @@ class _Receiver:
 def length_of(iterables: Sequence[Iterable[Any]]) -> int | None:
     """How many items a map over these has, if they tell."""
     try:
-        return min(len(each) for each in iterables)  # type: ignore[arg-type]
+        return min(len(iterable) for iterable in iterables)  # type: ignore[arg-type]
     except TypeError:
         return None

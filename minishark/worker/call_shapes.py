@@ -169,7 +169,7 @@ class Declared:
 def _array(values: list[Any], type_: pa.DataType, *, is_map: bool) -> pa.Array:
     """Python values as Arrow's, of a type only if that changes none of them."""
     if is_map:
-        values = [[*each.items()] if isinstance(each, Mapping) else each for each in values]
+        values = [[*value.items()] if isinstance(value, Mapping) else value for value in values]
     is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
     try:
         array = pa.array(values)

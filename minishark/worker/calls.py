@@ -331,8 +331,8 @@ class CallRun:
     def _assembled(self, block: _Block) -> pa.Table:
         """What comes out for a block whose calls have ended."""
         outcomes = block.outcomes
-        failures = {i: each for i, each in enumerate(outcomes) if isinstance(each, Failed)}
-        values = [None if isinstance(each, Failed) else each for each in outcomes]
+        failures = {i: outcome for i, outcome in enumerate(outcomes) if isinstance(outcome, Failed)}
+        values = [None if isinstance(outcome, Failed) else outcome for outcome in outcomes]
         if not self.calls.shape.of_rows:
             if not failures:
                 return self._with_rejected(
@@ -382,22 +382,22 @@ async def _all_of(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
     """Run coroutines to their ends, or until one raises: then the others are cancelled."""
     import asyncio  # noqa: PLC0415 - slow to import, and few functions are async
 
-    tasks = [asyncio.ensure_future(each) for each in coroutines]
+    tasks = [asyncio.ensure_future(task) for task in coroutines]
     waiting = tasks
     try:
         while waiting:
             # In short steps, between which this thread can be interrupted.
             await asyncio.wait(waiting, timeout=POLL_S, return_when=asyncio.FIRST_EXCEPTION)
-            for each in waiting:
-                if each.done():
-                    each.result()
-            waiting = [each for each in waiting if not each.done()]
+            for task in waiting:
+                if task.done():
+                    task.result()
+            waiting = [task for task in waiting if not task.done()]
     finally:
-        for each in tasks:
-            each.cancel()
+        for task in tasks:
+            task.cancel()
         done, _ = await asyncio.wait(tasks, timeout=_CANCEL_S)
-        for each in [each for each in tasks if each in done and not each.cancelled()]:
-            each.exception()  # it was raised already, or is not the first
+        for task in [task for task in tasks if task in done and not task.cancelled()]:
+            task.exception()  # it was raised already, or is not the first
 
 
 def _tables(reader: pa.RecordBatchReader, rows: int) -> Iterator[pa.Table]:
@@ -448,9 +448,9 @@ def _rejected(rows: pa.Table, failures: dict[int, Failed], count: int) -> pa.Arr
     of = [failures[index] for index in which]
     fields = [
         *(_whole(column) for column in taken.columns),
-        pa.array([each.kind for each in of], pa.string()),
-        pa.array([each.message for each in of], pa.string()),
-        pa.array([each.attempts for each in of], pa.int32()),
+        pa.array([failed.kind for failed in of], pa.string()),
+        pa.array([failed.message for failed in of], pa.string()),
+        pa.array([failed.attempts for failed in of], pa.int32()),
     ]
     structs = pa.StructArray.from_arrays(fields, names=names)
     offsets, at = [0], 0

@@ -22,7 +22,7 @@ class ChosenColumns(msgspec.Struct, frozen=True):
         part = stored.select(self.positions)
         types = zip(part.schema.types, self.schema.types, strict=True)
         needed = [_conversion(has, wants) for has, wants in types]
-        conversions = [each for each in needed if each is not None]
+        conversions = [conversion for conversion in needed if conversion is not None]
         return (
             _converted(part, conversions, self.schema) if len(conversions) == len(needed) else None
         )
@@ -38,19 +38,19 @@ def _converted(
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _conversion(stored: pa.DataType, wanted: pa.DataType) -> _Convert | None:
+def _conversion(stored: pa.DataType, needed: pa.DataType) -> _Convert | None:
     """How to get values of one type from those of another; None if only DuckDB can."""
-    if pa.types.is_dictionary(wanted):  # each partition may have other values
+    if pa.types.is_dictionary(needed):  # each partition may have other values
         return None
-    if stored == wanted:
+    if stored == needed:
         return _unchanged
-    if pa.types.is_dictionary(stored) and stored.value_type == wanted:
+    if pa.types.is_dictionary(stored) and stored.value_type == needed:
         return _decoded
-    if isinstance(stored, pa.Bool8Type) and pa.types.is_boolean(wanted):
+    if isinstance(stored, pa.Bool8Type) and pa.types.is_boolean(needed):
         return _truth
     is_short = pa.types.is_decimal32(stored) or pa.types.is_decimal64(stored)
-    if is_short and wanted == pa.decimal128(stored.precision, stored.scale):
-        return partial(_cast, to=wanted)
+    if is_short and needed == pa.decimal128(stored.precision, stored.scale):
+        return partial(_cast, to=needed)
     return None
 
 

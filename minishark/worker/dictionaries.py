@@ -112,7 +112,7 @@ def _looked_up(
         if len(values) > _VALUES_MAX:
             return None
     values = values.sort()
-    return [_renumbered(each, values) for each in own], values
+    return [_renumbered(encoded, values) for encoded in own], values
 
 
 def _renumbered(texts: pa.DictionaryArray, values: pa.Array) -> pa.DictionaryArray:

@@ -32,18 +32,18 @@ def with_codes(
     begins with it, as rows have that were added later.
     """
     tables = dict(inputs)
-    for each in codes:
-        table, lists = tables[each.input], {}
-        for name, column in each.columns:
+    for code in codes:
+        table, lists = tables[code.input], {}
+        for name, column in code.columns:
             text = table.column(column)
             if not _have_same_codes(text):
-                text, new = _with_one_dictionary(text), new | {each.input}
+                text, new = _with_one_dictionary(text), new | {code.input}
             codes_of_text, lists[column] = _codes_and_values(text)
             table = table.append_column(name, codes_of_text)
-        tables[each.input] = table
-        tables[each.relation] = pa.table(lists)
-        if each.input in new:
-            new |= {each.relation}
+        tables[code.input] = table
+        tables[code.relation] = pa.table(lists)
+        if code.input in new:
+            new |= {code.relation}
     return CodedInputs(tables, new)
 
 

@@ -54,30 +54,30 @@ class Runs:
 
 
 def runs_of(
-    table: pa.Table, wanted: InputGroupRuns, helpers: Helpers, *, threads: int, bytes_max: int
+    table: pa.Table, runs: InputGroupRuns, helpers: Helpers, *, threads: int, bytes_max: int
 ) -> Runs | None:
     """The runs of a table, aggregated; they may take `bytes_max`, by estimate.
 
     Returns:
         None if a hash table is faster, or for types that are not supported.
     """
-    table = table.select(list(dict.fromkeys((wanted.key, *wanted.columns))))
+    table = table.select(list(dict.fromkeys((runs.key, *runs.columns))))
     if not table.num_rows or not all(map(_are_integers, table.columns)):
         return None
-    share = _share(table.column(wanted.key))
-    width = 8 * (1 + len(wanted.values))
+    share = _share(table.column(runs.key))
+    width = 8 * (1 + len(runs.values))
     if share > _SHARE_MAX or share * len(table) * width > bytes_max:
         return None
     batches = table.to_batches()
-    if max(map(len, batches)) * wanted.sum_max > _INT64_MAX:
+    if max(map(len, batches)) * runs.sum_max > _INT64_MAX:
         return None
     try:
-        parts = helpers.each(partial(_found, wanted=wanted), batches, threads)
-        _join_touching(parts, [function for function, _ in wanted.values])
+        parts = helpers.each(partial(_found, wanted=runs), batches, threads)
+        _join_touching(parts, [function for function, _ in runs.values])
     except OverflowError:
         return None
-    types = [table.schema.field(wanted.key).type]
-    types += [_value_type(table.schema, *value) for value in wanted.values]
+    types = [table.schema.field(runs.key).type]
+    types += [_value_type(table.schema, *value) for value in runs.values]
     return Runs(_table(parts, types), _are_groups(parts))
 
 

@@ -35,8 +35,8 @@ class Helpers:
         own, *others = parts or [[]]
         helped = [self._pool.submit(work, part) for part in others]
         results = work(own)
-        for each in helped:
-            results += each.result()
+        for future in helped:
+            results += future.result()
         return results
 
     def close(self) -> None:

@@ -133,18 +133,18 @@ class HostFiles:
         self._get([(entry, metadata_range(entry.file.bytes)) for entry in some])
         longer = [(entry, metadata_range(entry.file.bytes, entry.tail())) for entry in some]
         self._get(longer)
-        wanted = []
+        ranges = []
         for entry, part in zip(entries, parts, strict=True):
             if part == WHOLE:
-                wanted.append((entry, (0, entry.file.bytes)))
+                ranges.append((entry, (0, entry.file.bytes)))
             else:
-                wanted += [(entry, each) for each in entry.needed(part)]
-        self._get(wanted)
+                ranges += [(entry, range_) for range_ in entry.needed(part)]
+        self._get(ranges)
 
-    def _get(self, wanted: Iterable[tuple[_Entry, Range]]) -> None:
+    def _get(self, asked: Iterable[tuple[_Entry, Range]]) -> None:
         by_entry: dict[_Entry, list[Range]] = {}
-        for entry, each in wanted:
-            by_entry.setdefault(entry, []).append(each)
+        for entry, range_ in asked:
+            by_entry.setdefault(entry, []).append(range_)
         requests = [
             (entry, request)
             for entry, ranges in by_entry.items()
@@ -153,7 +153,7 @@ class HostFiles:
         if not requests:
             return
         self._make_room(sum(last - first for _, (first, last) in requests))
-        at_once([partial(self._get_one, *each) for each in requests], _AT_ONCE)
+        at_once([partial(self._get_one, *request) for request in requests], _AT_ONCE)
 
     def _get_one(self, entry: _Entry, request: Range) -> None:
         if self.is_interrupted():

@@ -127,7 +127,7 @@ class PreparedFragments:
         if len(self._known) >= _PREPARED_MAX:
             self._drop(next(iter(self._known)), lambda text: run(text, {}))
         name = f"fragment_{next(self._numbers)}"
-        sources = {each: _Source(coded.tables[each].schema) for each in coded.new}
+        sources = {relation: _Source(coded.tables[relation].schema) for relation in coded.new}
         scope = {**coded.tables, **sources}
         run(f"PREPARE {name} AS {sql}", scope)
         files = (item.file for slices in stored.values() for item in slices)
@@ -143,7 +143,11 @@ class PreparedFragments:
 
     def forget(self, folders: Collection[str], run: Callable[[str], object]) -> None:
         """Deallocate the statements that read files in these folders."""
-        read = [key for key, each in self._known.items() if not each.folders.isdisjoint(folders)]
+        read = [
+            key
+            for key, statement in self._known.items()
+            if not statement.folders.isdisjoint(folders)
+        ]
         for key in read:
             self._drop(key, run)
 

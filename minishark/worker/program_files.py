@@ -71,8 +71,8 @@ class ProgramFiles:
         if stored is None:
             names = ", ".join(sorted(self.tables)) or "none"
             raise CatalogError(f"There is no table called {name!r}; the tables are: {names}.")
-        part = row_range([each.rows for each in stored], index, count)
-        slices = [item for each in stored[part.first : part.last] for item in each.slices]
+        part = row_range([partition.rows for partition in stored], index, count)
+        slices = [item for partition in stored[part.first : part.last] for item in partition.slices]
         return self.store.read(tuple(slices)).slice(part.offset, part.length)
 
     def keep(self, index: int, part: Any) -> StoredPart:

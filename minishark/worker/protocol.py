@@ -224,7 +224,7 @@ class BucketSlice(msgspec.Struct, frozen=True, array_like=True):
 
 
 def _joined(slices: tuple[BucketSlice, ...]) -> BucketSlice:
-    return BucketSlice(slices[0].first, slices[-1].last, sum(each.rows for each in slices))
+    return BucketSlice(slices[0].first, slices[-1].last, sum(slice_.rows for slice_ in slices))
 
 
 class Profiled(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -335,7 +335,6 @@ encode = msgspec.msgpack.Encoder().encode
 decode_job: Callable[[bytes], Job] = msgspec.msgpack.Decoder(Job).decode
 decode_payload = msgspec.msgpack.Decoder(TaskPayload).decode
 decode_outcome = msgspec.msgpack.Decoder(TaskOutcome).decode
-decode_kept = msgspec.msgpack.Decoder(KeptOutput).decode
 decode_figures = msgspec.msgpack.Decoder(WorkerFigures).decode
 decode_value = msgspec.msgpack.Decoder(Value).decode
 decode_python_outcome = msgspec.msgpack.Decoder(PythonOutcome).decode

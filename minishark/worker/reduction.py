@@ -59,21 +59,21 @@ class Reduction:
     def _with_runs(self, coded: CodedInputs) -> CodedInputs:
         """Inputs with the runs of groups; decides which SQL makes each of the groups."""
         tables, new = dict(coded.tables), coded.new
-        for each in self.hints.group_runs:
+        for runs_hint in self.hints.group_runs:
             runs = runs_of(
-                tables[each.input],
-                each,
+                tables[runs_hint.input],
+                runs_hint,
                 self.helpers,
                 threads=self.threads,
                 bytes_max=self.left_bytes,
             )
             if runs is None:
-                self._groups[each.name] = each.hashed
+                self._groups[runs_hint.name] = runs_hint.hashed
                 continue
             self.left_bytes -= runs.table.nbytes
-            self._groups[each.name] = each.single if runs.are_groups else each.merged
-            tables[each.runs] = runs.table
-            new |= {each.runs}
+            self._groups[runs_hint.name] = runs_hint.single if runs.are_groups else runs_hint.merged
+            tables[runs_hint.runs] = runs.table
+            new |= {runs_hint.runs}
         return CodedInputs(tables, new)
 
     def _held(self, reader: pa.RecordBatchReader) -> pa.Table | None:
@@ -89,16 +89,16 @@ class Reduction:
     def _filtered(self, inputs: CodedInputs, computed: Collection[str]) -> CodedInputs:
         """Inputs without rows that lack a key of the `computed` relations."""
         tables, new = dict(inputs.tables), inputs.new
-        for each in self.hints.key_filters:
-            if each.keys not in computed:
+        for filter_ in self.hints.key_filters:
+            if filter_.keys not in computed:
                 continue
-            table = tables[each.input].select(each.columns)
-            keys = tables[each.keys].column(each.key)
+            table = tables[filter_.input].select(filter_.columns)
+            keys = tables[filter_.keys].column(filter_.key)
             kept = semi_joined(
-                table, each, keys, self.helpers, threads=self.threads, bytes_max=self.left_bytes
+                table, filter_, keys, self.helpers, threads=self.threads, bytes_max=self.left_bytes
             )
             if kept is not table:
                 self.left_bytes -= kept.nbytes
-            tables[each.input] = kept
-            new |= {each.input}
+            tables[filter_.input] = kept
+            new |= {filter_.input}
         return CodedInputs(tables, new)

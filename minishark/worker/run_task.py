@@ -432,7 +432,7 @@ class TaskRunner:
             if streams is not None:
                 schema = self._duckdb.output_schema(stage.types)
                 batches = (
-                    batch for each in streams for batch in self._converted(each, stage, schema)
+                    batch for rows in streams for batch in self._converted(rows, stage, schema)
                 )
                 return self._store_partition(stage, task, schema, batches)
             with self._duckdb.scans(scans.streams, scans.relations):

@@ -160,8 +160,8 @@ class Store:
         """As `read`, for several inputs; what other hosts have of them is fetched at once."""
         cached = ((slices, self._tables.get(slices)) for slices in inputs)
         held = {slices: table for slices, table in cached if table is not None}
-        wanted = [item for slices in inputs if slices not in held for item in slices]
-        parts = {item: _changed(rows, item) for item, rows in self._parts(wanted).items()}
+        missing = [item for slices in inputs if slices not in held for item in slices]
+        parts = {item: _changed(rows, item) for item, rows in self._parts(missing).items()}
         for slices in inputs:
             if slices in held:
                 continue
@@ -189,7 +189,7 @@ class Store:
                 far.append(item)
         if far:
             parts.update(self._from_afar(far))
-        missing = [each for each in parts.values() if isinstance(each, InputMissingError)]
+        missing = [part for part in parts.values() if isinstance(part, InputMissingError)]
         if missing:
             files = tuple(file for error in missing for file in error.files)
             more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
@@ -258,7 +258,7 @@ class Store:
 
     def _copies(self, item: FileSlice) -> Iterator[Path]:
         for node in dict.fromkeys((self.node, *item.locations)):
-            for name in (item.file, *(f"{item.file}@{each}" for each in item.locations)):
+            for name in (item.file, *(f"{item.file}@{location}" for location in item.locations)):
                 path = self._find(name, node)
                 if path is not None:
                     yield path
@@ -414,8 +414,8 @@ class Store:
         reasons: dict[FileSlice, str] = dict.fromkeys(items, "")
         silent: set[FileSlice] = set()
         while self._fetcher is not None and (asked := [item for item in left if left[item]]):
-            wanted = [(self._stores[left[item].pop(0)], item) for item in asked]
-            for item, answer in zip(asked, self._fetcher.fetch(wanted), strict=True):
+            places = [(self._stores[left[item].pop(0)], item) for item in asked]
+            for item, answer in zip(asked, self._fetcher.fetch(places), strict=True):
                 if isinstance(answer, InputMissingError):
                     reasons[item] += f" ({answer})"
                     if answer.is_silent:
@@ -454,10 +454,10 @@ class Store:
             files += [item.file for slices in self._tables for item in slices]
         roots = [place / self.node for place in (self._paths.memory, self._paths.disk)]
         folders = dict.fromkeys([*(file.rpartition("/")[0] for file in files), *others])
-        gone = [each for each in folders if not any((root / each).exists() for root in roots)]
+        gone = [name for name in folders if not any((root / name).exists() for root in roots)]
         for folder in gone:
             self.forget(folder)
-        left = [each for each in opened if each[0].rpartition("/")[0] not in gone]
+        left = [entry for entry in opened if entry[0].rpartition("/")[0] not in gone]
         self._forget_files({file for file, nodes in left if not self._is_near(file, nodes)})
         return gone
 

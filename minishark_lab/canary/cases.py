@@ -2,8 +2,8 @@
 
 Logistic regression and k-means have one shape, `Summed`: each partition adds its part to a sum,
 from which the next parameters follow. PageRank exchanges pieces between blocks and slices. Each
-system runs both shapes with the kernels of `canary_core.applications`, so that what differs is the
-system.
+system runs both shapes with the kernels of `minishark_lab.applications`, so that what differs is
+the system.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from canary_core.applications import kmeans, logistic, pagerank
+from minishark_lab.applications import kmeans, logistic, pagerank
 
 Floats = npt.NDArray[np.float64]
 

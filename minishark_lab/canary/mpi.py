@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from canary_core.applications import pagerank
+from minishark_lab.applications import pagerank
 from minishark_lab.canary.cases import Case, Floats, Measured, edges, is_graph, summed, vertices
 from minishark_lab.canary.peer import serve
 

@@ -13,8 +13,8 @@ import numpy as np
 import psutil
 
 import minishark
-from canary_core.applications import kmeans, logistic, pagerank
 from canary_core.driver import Run, Value
+from minishark_lab.applications import kmeans, logistic, pagerank
 from minishark_lab.canary.cases import Case, Measured, edges, is_graph, summed, vertices
 from minishark_lab.canary.peer import cpu_s_of_family, serve
 

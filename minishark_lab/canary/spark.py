@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 from pyspark import SparkConf, SparkContext, StorageLevel
 
-from canary_core.applications import pagerank
+from minishark_lab.applications import pagerank
 from minishark_lab.canary.cases import Case, Measured, edges, is_graph, summed, vertices
 from minishark_lab.canary.peer import cpu_s_of_family, serve
 

@@ -16,12 +16,10 @@ import duckdb
 from msgspec import structs
 
 from minishark.errors import DataError
-from minishark.model.predicates import Predicate
 from minishark.sources.contract import FileSplit, Relation, Split
 from minishark.sources.files import FileSource
 from minishark.sources.filesystems import FileReplacedError, StoredFile
-from minishark.sources.formats import FileFormat, Found, Reach
-from minishark.sources.hive import FolderKeys
+from minishark.sources.formats import FileFormat, Found, Needed, Reach
 from minishark.worker.scans import Scans, unpickled_read
 from minishark_lab.simulation.work import COLUMNS, Row, Rows
 
@@ -97,20 +95,11 @@ class _Format(FileFormat):
     ) -> Found:
         return Found(files, COLUMNS, sum(len(self.files.rows(file.path)) for file in files))
 
-    def divide(
-        self,
-        found: Found,
-        chosen: Sequence[int],
-        keys: FolderKeys,
-        reach: Reach,
-        *,
-        tasks: int,
-        predicates: Sequence[Predicate],
-    ) -> Sequence[Split]:
+    def divide(self, found: Found, needed: Needed, reach: Reach) -> Sequence[Split]:
         splits = []
-        for file in (found.files[i] for i in chosen):
+        for file in (found.files[i] for i in needed.chosen):
             count = len(self.files.rows(file.path))
-            size = max(1, -(-count // tasks))
+            size = max(1, -(-count // needed.tasks))
             for first in range(0, max(1, count), size):
                 last = min(count, first + size)
                 splits.append(

@@ -16,7 +16,7 @@ def connect(file: Path) -> Iterator[RemoteCluster]:
     """A connection to the schedulers that a file names; ClusterStartError if none answers."""
     config = read_config(file)
     listen = config.client.listen
-    if listen is None and any(each.startswith("tcp:") for each in config.schedulers):
+    if listen is None and any(scheduler.startswith("tcp:") for scheduler in config.schedulers):
         raise ConfigError(
             f"{file}: with schedulers over tcp, [client] listen is needed for their answers"
         )

@@ -43,7 +43,7 @@ def show_report(report: Report, *, as_json: bool) -> None:
     for name, value in msgspec.structs.asdict(report).items():
         if isinstance(value, Quantiles):
             times = (value.p5, value.median, value.p95, value.max)
-            cells = (f"{each:.2f}" for each in times)
+            cells = (f"{time:.2f}" for time in times)
             table.add_row(name.removesuffix("_ms"), str(value.count), *cells)
     Console().print(table)
     shares = ", ".join(f"{user} {share:.1%}" for user, share in report.shares.items())

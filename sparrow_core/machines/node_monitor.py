@@ -270,7 +270,9 @@ class NodeMonitor:
         from it, and this node is well.
         """
         self._unreported.take(msg.scheduler)
-        self._schedulers = tuple(each for each in self._schedulers if each != msg.scheduler)
+        self._schedulers = tuple(
+            scheduler for scheduler in self._schedulers if scheduler != msg.scheduler
+        )
         refusal = structs.replace(msg, others=bool(self._schedulers))
         return [Envelope(self._supervisor, refusal)] if self._supervisor else []
 
@@ -918,7 +920,9 @@ class NodeMonitor:
     def check(self) -> None:
         """Assert that slots are never overcommitted and the indexes agree."""
         executors = self._pool.executors
-        placed = {key: address for address, each in executors.items() for key in each.running}
+        placed = {
+            key: address for address, executor in executors.items() for key in executor.running
+        }
         assert placed == {key: task.executor for key, task in self._running.items()}
         assert not self._ready.keys() & self._running.keys()
         assert all(queued.count > 0 for queued in self._queue.values())

@@ -31,7 +31,7 @@ Life of a task of an open job (`Ledger.check` asserts that it is in exactly one 
 
 A job that comes from another scheduler, which was silent to its client, is *taken over*: before it
 is placed, all nodes are asked what they have of its earlier submissions, for at most
-`take_over_wait_s` (it is in the table `taking_over` meanwhile). Attempts that run are adopted:
+`take_over_wait_s` (it is in the table `hand_over` meanwhile). Attempts that run are adopted:
 nobody interrupts them, or runs their tasks again. Nodes are fenced by the question: they take
 nothing of the job from its old scheduler any more, which may only have been slow.
 
@@ -69,6 +69,7 @@ from msgspec import Struct
 from machine_kit.addresses import Address, endpoint_of
 from machine_kit.machine import Envelope, Tick
 from machine_kit.ticks import Ticks
+from sparrow_core.machines.hand_over import HandOver, TakingOver
 from sparrow_core.machines.ledger import Job, Ledger, Node, Trail
 from sparrow_core.policy.placement import Placements
 from sparrow_core.policy.placer import Placer, Reservations
@@ -194,28 +195,6 @@ class _Admitted:
     loads: dict[NodeName, int] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _TakingOver:
-    """A job that comes from another scheduler, while the nodes in `awaited` are to answer.
-
-    Attributes:
-        until: When it may no longer be parked.
-        running: Attempts that go on, and where.
-        done: Tasks that have finished; their results are at the client, or on their way.
-    """
-
-    submit: SubmitJob
-    until: float
-    awaited: dict[NodeName, None]
-    running: dict[TaskId, tuple[NodeName, TaskKey]] = field(default_factory=dict)
-    done: dict[TaskId, None] = field(default_factory=dict)
-
-    def note(self, node: NodeName, running: Sequence[TaskKey], done: Sequence[TaskId]) -> None:
-        """What a node has, or has reported since."""
-        self.running.update((key.task_id, (node, key)) for key in running)
-        self.done.update(dict.fromkeys(done))
-
-
 class _Ended(NamedTuple):
     """A job that is over here; its verdict, if it was aborted, answers a repeated SubmitJob.
 
@@ -254,11 +233,7 @@ class Scheduler:
         self._ledger = Ledger()  # nodes, open jobs, and who should hold what
         self._parked: dict[JobId, tuple[SubmitJob, float]] = {}  # with the deadline
         self._probing: dict[JobId, _Admitted] = {}
-        self._taking_over: dict[JobId, _TakingOver] = {}
-        self._taken_from: dict[JobId, JobId] = {}  # submissions that these replace
-        # What nodes have not answered yet; it is sent again after each heartbeat.
-        self._unanswered: dict[NodeName, dict[JobId, MovedJob]] = {}
-        self._to_ask: dict[JobId, MovedJob] = {}  # for which all nodes are about to be asked
+        self._hand_over = HandOver()  # jobs that come from another scheduler
         self._ended: OrderedDict[JobId, _Ended] = OrderedDict()
         # Since when nodes have named jobs that nobody here knows.
         self._unknown: OrderedDict[JobId, float] = OrderedDict()
@@ -324,8 +299,8 @@ class Scheduler:
             case SetWeights():
                 return self._on_set_weights(msg)
             case GetNodes():
-                known = KnownNodes(self.address, self._ledger.node_infos())
-                return [Envelope(msg.client, known)]
+                nodes = KnownNodes(self.address, self._ledger.node_infos())
+                return [Envelope(msg.client, nodes)]
             case NodeLeft():
                 reported = self._on_reports(msg.reports, now)
                 return [*reported, *self._node_lost(msg.name, "it has drained", now)]
@@ -382,7 +357,7 @@ class Scheduler:
         return [Envelope(client, JobAccepted(job_id)) for job_id, client in clients.items()]
 
     def _has(self, job_id: JobId) -> bool:
-        tables = (self._ledger.jobs, self._parked, self._probing, self._taking_over)
+        tables = (self._ledger.jobs, self._parked, self._probing, self._hand_over.jobs)
         return any(job_id in table for table in tables)
 
     def _admission_deadline(self, options: JobOptions, now: float) -> float:
@@ -515,25 +490,23 @@ class Scheduler:
         """Ask all nodes what they have of the job, before any of its tasks is placed."""
         for earlier in msg.replaces:
             self._forget(earlier, now)  # perhaps they were ours
-        self._taken_from.update(dict.fromkeys(msg.replaces, msg.job_id))
-        self._taking_over[msg.job_id] = _TakingOver(msg, until, dict.fromkeys(self._ledger.nodes))
+        is_first = self._hand_over.begin(msg, until, self._ledger.nodes)
         # The timer bounds the wait: a node may be dead. A scheduler that has just been started may
         # not have heard from all nodes yet.
         wait_s = max(self._config.take_over_wait_s, self._settled_at() - now)
         timer = Envelope(self.address, TakeOverTimer(msg.job_id), wait_s)
-        # All of a scheduler's jobs move at once: each node is asked for them in one message.
-        asking = bool(self._to_ask)
-        self._to_ask[msg.job_id] = MovedJob(msg.job_id, msg.replaces)
-        return [timer] if asking else [timer, Envelope(self.address, AskNodes())]
+        return [timer, Envelope(self.address, AskNodes())] if is_first else [timer]
 
     def _ask_nodes(self) -> list[Envelope]:
-        asked, self._to_ask = self._to_ask, {}
-        return [self._ask(name, asked) for name in self._ledger.nodes] if asked else []
+        jobs = self._hand_over.for_all()
+        return [out for name in self._ledger.nodes for out in self._ask(name, jobs)]
 
-    def _ask(self, name: NodeName, jobs: Mapping[JobId, MovedJob]) -> Envelope:
-        self._unanswered.setdefault(name, {}).update(jobs)
+    def _ask(self, name: NodeName, jobs: Mapping[JobId, MovedJob]) -> list[Envelope]:
+        if not jobs:
+            return []
+        self._hand_over.asked(name, jobs)
         question = TakeOver(self.address, tuple(jobs.values()))
-        return Envelope(self._ledger.nodes[name].address, question)
+        return [Envelope(self._ledger.nodes[name].address, question)]
 
     def _settled_at(self) -> float:
         return (self._started_at or 0.0) + self._config.settle_s
@@ -541,28 +514,19 @@ class Scheduler:
     def _ask_again(self, name: NodeName, *, joined: bool) -> list[Envelope]:
         """Ask a node that has been heard what it has of jobs that were taken over."""
         if not joined:
-            jobs = self._unanswered.get(name)
-            return [self._ask(name, dict(jobs))] if jobs else []
-        for taking in self._taking_over.values():
-            taking.awaited[name] = None
-        moved = [job.submit for job in self._ledger.jobs.values() if job.submit.replaces]
-        moved += [taking.submit for taking in self._taking_over.values()]
-        asked = {msg.job_id: MovedJob(msg.job_id, msg.replaces) for msg in moved}
-        return [self._ask(name, asked)] if asked else []
+            return self._ask(name, self._hand_over.unanswered(name))
+        opened = [job.submit for job in self._ledger.jobs.values() if job.submit.replaces]
+        return self._ask(name, self._hand_over.for_joined(name, opened))
 
     def _on_taken_over(self, msg: TakenOver, now: float) -> list[Envelope]:
         node = self._ledger.nodes.get(msg.node)
         if node is None:
             return []  # lost, or not registered yet: then it will be asked again
-        unanswered = self._unanswered.get(msg.node, {})
         out: list[Envelope] = []
         for kept in msg.jobs:
-            unanswered.pop(kept.job_id, None)
-            taking = self._taking_over.get(kept.job_id)
+            taking = self._hand_over.answered(msg.node, kept)
             job = self._ledger.jobs.get(kept.job_id)
             if taking is not None:
-                taking.note(msg.node, kept.running, kept.done)
-                taking.awaited.pop(msg.node, None)
                 out += self._open_if_known(taking, now)
             elif job is not None:
                 out += self._adopt_late(job, msg.node, kept, now)
@@ -570,24 +534,20 @@ class Scheduler:
                 out.append(Envelope(node.address, EndJob(kept.job_id)))
         return out
 
-    def _open_if_known(self, taking: _TakingOver, now: float) -> list[Envelope]:
+    def _open_if_known(self, taking: TakingOver, now: float) -> list[Envelope]:
         if taking.awaited or now < self._settled_at():
             return []
         return self._open_taken_over(taking.submit.job_id, now)
 
     def _open_taken_over(self, job_id: JobId, now: float) -> list[Envelope]:
         """Adopt what runs, and place the rest."""
-        taking = self._taking_over.pop(job_id, None)
+        taking = self._hand_over.end(job_id)
         if taking is None:
             return []  # open already, or over
         msg = taking.submit
-        for earlier in msg.replaces:
-            self._taken_from.pop(earlier, None)
-        self._presume(taking)
-        ids = {task.task_id for task in msg.tasks}
-        running = {id_: where for id_, where in taking.running.items() if id_ in ids}
-        done = [id_ for id_ in taking.done if id_ in ids and id_ not in running]
-        waiting = tuple(t for t in msg.tasks if t.task_id not in running and t.task_id not in done)
+        for name in taking.awaited:
+            taking.presume(name, self._ledger.nodes[name].longest)
+        running, done, waiting = taking.sorted_out()
         reservations: Reservations = {}
         try:
             placer = self._placements.placer(msg.placement, msg, self._rng)
@@ -603,13 +563,6 @@ class Scheduler:
             self._adopt(job, node, key, now)
         out = [*self._reserve(job, reservations, now), *self._widen_timers(job, waiting)]
         return out if waiting else [*out, *self._all_bound(job)]
-
-    def _presume(self, taking: _TakingOver) -> None:
-        """Nodes that do not answer still run what their last heartbeats named, if they live."""
-        for name in taking.awaited:
-            for task in self._ledger.nodes[name].longest:
-                if task.key.job_id in taking.submit.replaces:
-                    taking.running.setdefault(task.key.task_id, (name, task.key))
 
     def _adopt(self, job: Job, node: NodeName, key: TaskKey, now: float) -> None:
         self._ledger.adopt(job, key, node, now)
@@ -641,7 +594,7 @@ class Scheduler:
 
     def _is_over(self, job_id: JobId, now: float) -> bool:
         """Whether a node that names the job is to drop it."""
-        if self._has(job_id) or self._ledger.find(job_id) or job_id in self._taken_from:
+        if self._has(job_id) or self._ledger.find(job_id) or self._hand_over.is_replaced(job_id):
             return False
         ended = self._ended.get(job_id)
         if ended is not None:
@@ -767,9 +720,7 @@ class Scheduler:
         self._remember_ended(job_id, ended)
         self._parked.pop(job_id, None)
         self._probing.pop(job_id, None)
-        taking = self._taking_over.pop(job_id, None)
-        for earlier in taking.submit.replaces if taking is not None else ():
-            self._taken_from.pop(earlier, None)
+        self._hand_over.end(job_id)
         return self._ledger.jobs.get(job_id)
 
     def _remember_ended(self, job_id: JobId, ended: _Ended) -> None:
@@ -786,7 +737,9 @@ class Scheduler:
             nodes = [self._ledger.nodes[n] for n in self._ledger.eligible(job.submit.options)]
             framework = job.submit.options.framework
             unfinished = job.placer.waiting or job.running
-            if any(each.framework == framework for node in nodes for each in node.executors):
+            if any(
+                executor.framework == framework for node in nodes for executor in node.executors
+            ):
                 job.served_at = now
             elif unfinished and now - job.served_at > self._config.executors_wait_s:
                 deaths = "; ".join(node.last_death for node in nodes if node.last_death)
@@ -902,7 +855,7 @@ class Scheduler:
         for report in reports:
             job = self._ledger.find(report.job_id)
             if job is None:
-                self._note_reports(report)
+                self._hand_over.reported(report)
                 continue
             self._tell_finished(job, report.done, now)
             out += self._finish(job, report.done)
@@ -913,15 +866,6 @@ class Scheduler:
                 at, reason = f"/{loss.executor}", loss.reason
                 out += self._lose(job, loss.task_id, at, reason, now, loss.blame)
         return out
-
-    def _note_reports(self, report: JobReport) -> None:
-        """What ends while its job is being taken over; of jobs that are over, nothing counts."""
-        current = self._taken_from.get(report.job_id)
-        if current is not None:
-            taking = self._taking_over[current]
-            taking.done.update(dict.fromkeys(report.done))
-            for task_id in (*report.done, *(loss.task_id for loss in report.lost)):
-                taking.running.pop(task_id, None)
 
     def _tell_finished(self, job: Job, task_ids: Sequence[TaskId], now: float) -> None:
         for placement in self._watching:
@@ -1101,11 +1045,7 @@ class Scheduler:
             out += self._reconcile_held(job_id, msg.name, held.get(job_id, 0), now)
         running = dict.fromkeys(msg.running)
         late = now - self._config.grace_s  # younger attempts may still be on their way
-        unheard = {
-            earlier
-            for job in self._unanswered.get(msg.name, {}).values()
-            for earlier in job.replaces
-        }
+        unheard = self._hand_over.unheard(msg.name)
         for job, task_id in self._ledger.running_on(msg.name):
             run = job.running.get(task_id)
             if run is None or run.at > late:
@@ -1152,12 +1092,7 @@ class Scheduler:
             if open_job is not None:
                 out += self._move_reservations(open_job, name, now)
         self._ledger.remove_node(name)
-        self._unanswered.pop(name, None)
-        for taking in tuple(self._taking_over.values()):
-            taking.awaited.pop(name, None)
-            lost = [task_id for task_id, (on, _) in taking.running.items() if on == name]
-            for task_id in lost:
-                del taking.running[task_id]
+        for taking in self._hand_over.lost(name):
             out += self._open_if_known(taking, now)
         for placement in self._watching:
             placement.on_node_lost(name, now)
@@ -1229,14 +1164,14 @@ class Scheduler:
         waiting = {
             "parked": len(self._parked),
             "probing": len(self._probing),
-            "taking_over": len(self._taking_over),
+            "taking_over": len(self._hand_over.jobs),
         }
         return {**self._ledger.gauges(), **waiting}
 
     def check(self) -> None:
         """Assert the ledger's invariants, and that each job is in one table."""
         self._ledger.check()
-        jobs = [*self._ledger.jobs, *self._parked, *self._probing, *self._taking_over]
+        jobs = [*self._ledger.jobs, *self._parked, *self._probing, *self._hand_over.jobs]
         assert len(dict.fromkeys(jobs)) == len(jobs)
         for job in self._ledger.jobs.values():
             assert all(run.attempt <= self._config.max_tries for run in job.running.values())
@@ -1246,9 +1181,7 @@ class Scheduler:
         assert all(map(self._has, self._unacknowledged))
         hungry = (job for job in self._ledger.jobs.values() if job.placer.uses_idle)
         assert {job.job_id for job in hungry if job.placer.waiting} == self._hungry.keys()
-        taken = {e: id_ for id_, each in self._taking_over.items() for e in each.submit.replaces}
-        assert taken == self._taken_from
-        assert self._unanswered.keys() <= self._ledger.nodes.keys()
+        self._hand_over.check(self._ledger.nodes.keys())
 
 
 def _longest_by_job(tasks: Sequence[RunningTask]) -> dict[JobId, float]:

@@ -57,7 +57,7 @@ class Unreported:
         """Drop what is pending of these jobs; returns the tasks that have finished."""
         done: list[tuple[JobId, TaskId]] = []
         for jobs in self._jobs.values():
-            for job_id in [each for each in jobs if each in job_ids]:
+            for job_id in [job for job in jobs if job in job_ids]:
                 done += [(job_id, task_id) for task_id in jobs.pop(job_id).done]
         return done
 

@@ -169,7 +169,7 @@ class Audit:
                 return
 
     def _registered(self, new: _New, msg: RegisterNode) -> Iterator[AuditEvent]:
-        slots = sum(each.slots for each in msg.executors)
+        slots = sum(executor.slots for executor in msg.executors)
         if self._slots.get(msg.name) != slots:
             self._slots[msg.name] = slots
             yield new("node_monitor_registered", "", msg.name, count=slots)

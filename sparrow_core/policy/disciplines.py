@@ -359,6 +359,6 @@ def make_discipline(policy: str) -> Discipline:
     if is_path(policy):
         return made(policy, "policy", Discipline, SparrowError)
     if policy not in DISCIPLINES:
-        known = ", ".join(DISCIPLINES)
-        raise SparrowError(f"policy {policy!r} is none of {known}, and no module:factory")
+        names = ", ".join(DISCIPLINES)
+        raise SparrowError(f"policy {policy!r} is none of {names}, and no module:factory")
     return DISCIPLINES[policy]()

@@ -159,7 +159,7 @@ class BatchPlacer(PerTaskPlacer):
         free = [task_id for task_id, preferred in tasks if not preferred]
         count = policy.reservation_count(len(free), self._probe_ratio)
         shared = self._rng.sample(nodes, min(count, len(nodes)))
-        sampled = super()._sample([each for each in tasks if each[1]], nodes)
+        sampled = super()._sample([task for task in tasks if task[1]], nodes)
         return {**sampled, **dict.fromkeys(free, shared)}
 
     def _rank(self, node: NodeName) -> tuple[int, int]:

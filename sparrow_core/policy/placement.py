@@ -49,8 +49,8 @@ def check_placement(
     """Raise InvalidJob if there can be no placer for a job. Plug-ins are not imported."""
     # With a probe ratio below 1, tasks would be left without a reservation.
     if placement not in PLACEMENTS and not plugins.is_path(placement):
-        known = ", ".join(PLACEMENTS)
-        raise InvalidJob(f"placement {placement!r} is none of {known}, and no module:factory")
+        names = ", ".join(PLACEMENTS)
+        raise InvalidJob(f"placement {placement!r} is none of {names}, and no module:factory")
     if not 1.0 <= probe_ratio <= _PROBE_RATIO_MAX:
         raise InvalidJob(f"probe ratio {probe_ratio} is not between 1 and {_PROBE_RATIO_MAX:g}")
     if len({task.task_id for task in tasks}) < len(tasks):

@@ -87,7 +87,7 @@ class ClientActor(Machine[_ActorIn]):
                     self._heard.heard(msg.scheduler, now)
                     self.known[msg.scheduler] = {node.name: node for node in msg.nodes}
                     for node in msg.nodes:
-                        self.pids.update((each.pid, None) for each in node.executors)
+                        self.pids.update((executor.pid, None) for executor in node.executors)
                     self.changed.notify_all()
             case SchedulerSilent():
                 if msg.silent:

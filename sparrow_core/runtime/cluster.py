@@ -153,7 +153,11 @@ class LocalCluster(_OwnCluster):
         return f"ipc://{self._socket(process)}"
 
     def _schedulers_of(self, node: str) -> list[Address]:
-        return [each for each in self._schedulers if endpoint_of(each) == self._endpoint(node)]
+        return [
+            scheduler
+            for scheduler in self._schedulers
+            if endpoint_of(scheduler) == self._endpoint(node)
+        ]
 
     def start(self, timeout_s: float = 20.0) -> None:
         """Start all processes in parallel; returns when all are registered.

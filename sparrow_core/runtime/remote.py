@@ -119,10 +119,10 @@ class RemoteCluster(Cluster):
         """
         self._await(lambda: self._actor.known.keys() >= set(self._schedulers), wait_s)
         with self._actor.changed:
-            known = dict(self._actor.known)
+            nodes = dict(self._actor.known)
         return {
-            scheduler: sum(bool(info.executors) for info in known[scheduler].values())
-            if scheduler in known
+            scheduler: sum(bool(info.executors) for info in nodes[scheduler].values())
+            if scheduler in nodes
             else None
             for scheduler in self._schedulers
         }
@@ -189,8 +189,8 @@ class RemoteCluster(Cluster):
         """Metrics of schedulers and nodes that answer in time, as text, by process."""
         infos = self._infos().values()
         endpoints = dict.fromkeys(
-            endpoint_of(each)
-            for each in (*self._schedulers, *(info.monitor for info in infos))
+            endpoint_of(scheduler)
+            for scheduler in (*self._schedulers, *(info.monitor for info in infos))
         )  # fmt: skip
         for endpoint in endpoints:
             self._driver.post(address(endpoint, "metrics"), GetMetrics(self._actor.address))

@@ -168,8 +168,8 @@ def central_response_times_s(
         return _shortest_first_response_times_s(arrivals, slots, delay_s)
     queue = CentralQueue(slots, delay_s)
     return [
-        queue.run(each.at_s, [duration_of(task.payload) for task in each.job.tasks])
-        for each in arrivals
+        queue.run(arrival.at_s, [duration_of(task.payload) for task in arrival.job.tasks])
+        for arrival in arrivals
     ]
 
 

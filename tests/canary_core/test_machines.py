@@ -447,7 +447,7 @@ def test_values_that_a_keeper_has_are_not_sent_again() -> None:
     store.store(9, part.key, *kept(body, flat))
     part.pc = 8
     second = snapshot_of(part, [0], (1, 4), {})
-    again, less = keep_message(part.key, 12, *second, known=frozenset(first[0].blobs))
+    again, less = keep_message(part.key, 12, *second, stored=frozenset(first[0].blobs))
     assert 1 == len(less)
     store.store(12, part.key, *kept(again, less))
     store.retain(12)
@@ -459,7 +459,7 @@ def test_a_snapshot_with_a_gap_is_not_counted() -> None:
     """The keeper had dropped what the sender thinks it has."""
     part, store = _part(), SnapshotStore()
     snapshot, frames = snapshot_of(part, [0], (1, 4), {})
-    body, flat = keep_message(part.key, 9, snapshot, frames, known=frozenset(snapshot.blobs))
+    body, flat = keep_message(part.key, 9, snapshot, frames, stored=frozenset(snapshot.blobs))
     store.store(9, part.key, *kept(body, flat))
     assert [] == store.inventory()
 

@@ -67,6 +67,29 @@ def test_others_see_all_changes_at_once(pair: tuple[Session, Session]) -> None:
     assert [(12, 6, 6)] == ask(other, counts) == ask(one, counts)
 
 
+def test_what_others_create_meanwhile_is_not_there(pair: tuple[Session, Session]) -> None:
+    """As in DuckDB; the same name can be taken, which is a conflict at the end."""
+    one, other = pair
+    other.sql("DROP TABLE b")
+    one.sql("BEGIN")
+    other.sql("CREATE TABLE b AS SELECT 1 AS k, 1 AS v")
+    other.sql("CREATE OR REPLACE TABLE a AS SELECT 1 AS k, 1 AS v")
+    assert [10] == ask(one, "SELECT count(*) FROM a")
+    with pytest.raises(MinisharkError, match="b"):
+        ask(one, "SELECT count(*) FROM b")
+    one.sql("ROLLBACK")
+    assert [1] == ask(one, "SELECT count(*) FROM b")
+    one.sql("BEGIN")
+    other.sql("DROP TABLE b")
+    assert "a" in {table.name for table in one.catalog.list_tables()}
+    other.sql("CREATE TABLE c AS SELECT 1 AS k")
+    one.sql("CREATE TABLE c AS SELECT 2 AS k")
+    with pytest.raises(ConflictError):
+        one.sql("COMMIT")
+    assert [1] == ask(one, "SELECT k FROM c")
+    one.sql("DROP TABLE c")
+
+
 def test_what_is_rolled_back_leaves_nothing(pair: tuple[Session, Session]) -> None:
     """Neither rows nor files; nor does a session that ends in a transaction."""
     one, other = pair

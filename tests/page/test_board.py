@@ -109,6 +109,22 @@ def test_a_task_that_runs_again_replaces_its_figures() -> None:
     assert (80, 2, 2) == (stage["rows"], stage["done"], stage["attempt"])
 
 
+def test_tasks_whose_outputs_existed_are_done_and_their_rows_unknown() -> None:
+    """A stage of which one task ran shows no rows as all, and one that did not run is done."""
+    events = query_events(1, tasks=3)
+    reused = [kinds.StageReused(at=1001.2, query=1, stage=0, tasks=count) for count in (2, 3)]
+    some = _query(_board(*events[:2], reused[0], *events[2:4], *events[-2:]))
+    whole = _query(_board(*events[:2], reused[1], *events[-2:]))
+    for query in (some, whole):
+        (stage,) = query["stage_list"]
+        assert ("done", 3, 3) == (stage["state"], stage["done"], stage["tasks"])
+        assert (1, 3, [None, None]) == (
+            query["stages_done"],
+            query["done"],
+            [node[5] for node in query["plan"]],
+        )
+
+
 def test_a_session_that_ends_without_a_word_leaves_lost_queries() -> None:
     board = _board(*query_events(1, state="running"))
     board.end("abc")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from minishark.cluster.outputs import HeldOutputs
-from minishark.model.catalog import Catalog, Partition, Table
+from minishark.model.catalog import Catalog, CatalogView, Partition, Table
 from minishark.query import names
 from minishark.query.names import Leaves, named
 from minishark.query.reuse import Reuse
@@ -168,7 +168,9 @@ def transactions_read_what_others_commit(patch: pytest.MonkeyPatch) -> None:
     def begin(context: StoreContext) -> MemoryTransaction:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(type(context.tables.catalog), "at_once", at_once)
-            return memory_transaction.begin(context)
+            transaction = memory_transaction.begin(context)
+        transaction.view = CatalogView(context.tables.catalog)
+        return transaction
 
     patch.setattr(memory_store, "begin", begin)
 

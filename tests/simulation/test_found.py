@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from machine_kit.world import World
-from minishark.errors import DataError, MinisharkError, PartitionsLostError
+from minishark.errors import ConflictError, DataError, MinisharkError, PartitionsLostError
 from minishark.model.catalog import Table
 from minishark.query.sinks import Layout
 from minishark.tables.deltas import versions
@@ -527,5 +527,51 @@ def test_table_that_is_created_beside_a_lost_one(bed: Bed) -> None:
                 service.disk.files.pop(part.file, None)
         session.front.main.sql_at_once("CREATE TABLE p (k BIGINT PRIMARY KEY, v BIGINT)")
         assert session.query(Query("rows", ("p",))) == []
+
+    bed.run(steps)
+
+
+def test_table_that_is_dropped_while_it_is_copied(bed: Bed) -> None:
+    """A transaction that has begun before goes on reading it."""
+    session, reader = bed.session, bed.session.front.session()
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partitions=2, replicas=1))
+        table = session.tables.catalog.get("t")
+        (source,) = table.partitions[0].locations
+        target = next(str(node) for node in bed.hosts.alive if str(node) != source)
+        reader.sql("BEGIN")
+        session.drop("t")
+        session.tables.replicator()._copy(Copy(table, 0, source, target))
+        assert sorted(reader.query(Query("rows", ("t",)))) == sorted(ROWS)
+        reader.sql("ROLLBACK")
+        assert [*strays(session.cluster, (), bed.hosts)] == []
+
+    bed.run(steps)
+
+
+def test_transaction_over_a_table_that_is_lost(bed: Bed) -> None:
+    """It goes on with what is loaded again, unless it has changed what was lost."""
+    session, reader = bed.session, bed.session.front.session()
+    rows = Query("rows", ("t",))
+
+    def lose() -> None:
+        files = {file for part in session.tables.catalog.get("t").partitions for file in part.files}
+        for service in bed.hosts.services.values():
+            for file in files:
+                service.disk.files.pop(file, None)
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partitions=2, replicas=1))
+        reader.sql("BEGIN")
+        lose()
+        assert sorted(session.query(rows)) == sorted(ROWS)  # which loads it again
+        reader.sql("DELETE FROM t WHERE k = 0")
+        lose()
+        assert sorted(session.query(rows)) == sorted(ROWS)
+        with pytest.raises(ConflictError, match="lost with its nodes"):
+            reader.sql("DELETE FROM t WHERE k = 1")
+        reader.sql("ROLLBACK")
+        assert sorted(reader.query(rows)) == sorted(ROWS)
 
     bed.run(steps)

@@ -71,13 +71,18 @@ def test_files_are_read(checks: ModuleType) -> None:
     ]
 
 
+PREPARED = "statement ok\nPREPARE p AS SELECT $1 + 1\n\nquery I\nEXECUTE p(2)\n"
+
+
 @pytest.mark.parametrize(
-    ("text", "kind", "statements"),
+    ("text", "end", "counts"),
     [
-        ("statement ok\nCREATE TABLE t(i INT)\n\nquery I con1\nFROM t\n----\n\n", "same", 2),
-        ("statement error\nFROM nothing\n----\n\nrestart\n", "left out", 1),
-        ("statement ok\nSET threads = 2\n", "refused", 0),
-        ("query I\nSELECT 1\n", "differs", 0),
+        ("statement ok\nCREATE TABLE t(i INT)\n\nquery I con1\nFROM t\n----\n\n", "", (2, {}, 0)),
+        ("statement error\nFROM nothing\n----\n\nrestart\n", "restart", (1, {}, 0)),
+        ("statement ok\nSET threads = 2\n\nquery I\nSELECT 1\n", "", (1, {"refused": 1}, 0)),
+        (PREPARED, "", (1, {"names of parameters' columns": 1}, 0)),
+        ("query I\nSELECT 1 AS other\n\nquery I\nSELECT 2\n", "", (1, {}, 1)),
+        ("query I\nCREATE TABLE other AS SELECT 1\n\nquery I\nFROM other\n", "differs", (0, {}, 1)),
     ],
 )
 def test_verdicts(
@@ -85,14 +90,22 @@ def test_verdicts(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     text: str,
-    kind: str,
-    statements: int,
+    end: str,
+    counts: tuple[int, dict[str, int], int],
 ) -> None:
-    """A file is run in both engines up to what can't be run, or to the first difference."""
-    if kind == "differs":
+    """A file runs in both engines up to what can't be run, or to a difference of a change."""
+    compared = checks.Pair.difference
+
+    def difference(pair: Any, step: Any, folder: Path) -> Any:
         # Nothing that differs is known to stay so.
-        monkeypatch.setattr(checks, "differences", lambda *_: ["Something differs."])
+        return "It differs." if "other" in step.sql else compared(pair, step, folder)
+
+    monkeypatch.setattr(checks.Pair, "difference", difference)
     file = tmp_path / "x.test"
     file.write_text(text)
     verdict = checks.compare(file, limit_s=60)
-    assert (kind, statements) == (verdict.kind, verdict.statements)
+    assert counts == (verdict.alike, verdict.named, len(verdict.others))
+    assert verdict.end.startswith(end)
+    assert bool(verdict.end) == bool(end)
+    (_, _, row) = checks.table_of({"x": [verdict]})
+    assert row.startswith(f"| x | 1 | {verdict.statements} | {counts[0]} |")

@@ -119,6 +119,7 @@ def test_a_restarted_node_keeps_what_it_was_given_since(
         tables=lambda: [table(2, "ab", "ab")],
         homes=lambda found: homes[found.folder],
         moved=lambda _, index, found, gone: moved.append((index, list(found), list(gone))),
+        dropped=lambda _: None,
     )
     replicator.heal()
     assert [] == moved
@@ -159,6 +160,7 @@ def test_errors_do_not_end_the_replicator() -> None:
         tables=lambda: (),
         homes=lambda _: {},
         moved=lambda *_: False,
+        dropped=lambda _: None,
     )
     replicator.start()
     assert again.wait(30)
@@ -186,6 +188,7 @@ def test_what_a_node_held_is_copied_as_soon_as_it_has_ended(
         tables=lambda: (),
         homes=lambda _: {},
         moved=lambda *_: False,
+        dropped=lambda _: None,
     )
     replicator.start()
     for nodes in ("abc", "ab", "abd"):

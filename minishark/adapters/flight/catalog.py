@@ -251,7 +251,7 @@ def _tables(command: Any, session: Session) -> Rows:
         "db_schema_filter_pattern": "table_schema",
         "table_name_filter_pattern": "table_name",
     }
-    types = ", ".join(quote_text(each) for each in command.table_types)
+    types = ", ".join(quote_text(kind) for kind in command.table_types)
     tables = _rows(
         session,
         f"SELECT table_catalog, table_schema, table_name, {_TABLE_TYPE} AS kind "
@@ -383,7 +383,7 @@ def _info_values(values: Sequence[Info]) -> pa.Array:
     for value, kind in zip(values, types, strict=True):
         offsets.append(len(children[kind]))
         children[kind].append(list(value.items()) if isinstance(value, Mapping) else value)
-    arrays = [pa.array(each, _INFO_VALUE.field(i).type) for i, each in enumerate(children)]
+    arrays = [pa.array(child, _INFO_VALUE.field(i).type) for i, child in enumerate(children)]
     names = [_INFO_VALUE.field(i).name for i in range(_INFO_VALUE.num_fields)]
     codes = pa.array(types, pa.int8())
     return pa.UnionArray.from_dense(codes, pa.array(offsets, _INT), arrays, names)

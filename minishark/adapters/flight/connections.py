@@ -279,8 +279,8 @@ class Connections:
         """The statement of that handle in any connection of the same user."""
         with self._lock:
             connections = tuple(self._by_key.values())
-        same = (each for each in connections if each.identity.user == identity.user)
-        return next((statement for each in same if (statement := each.find(handle))), None)
+        same = (peer for peer in connections if peer.identity.user == identity.user)
+        return next((statement for peer in same if (statement := peer.find(handle))), None)
 
     def sweep(self, peers: Collection[str]) -> None:
         """End connections that nobody uses, or whose client is gone; `peers` are there."""
@@ -310,7 +310,7 @@ class Connections:
         self._close(over)
 
     def _remove(self, over: Collection[Connection]) -> None:
-        self._by_key = {key: each for key, each in self._by_key.items() if each not in over}
+        self._by_key = {key: open_ for key, open_ in self._by_key.items() if open_ not in over}
         for connection in over:
             self._by_cookie.pop(connection.cookie, None)
 

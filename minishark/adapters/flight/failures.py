@@ -66,7 +66,7 @@ def _wire_error(error: BaseException, *, in_stream: bool) -> Any:
             f"minishark failed, which is a mistake of its own: {type(error).__name__}: {error}"
         )
     name, message = type(error).__name__, str(error)
-    base = next((_CODES[each] for each in type(error).__mro__ if each in _CODES), pa.ArrowException)
+    base = next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), pa.ArrowException)
     if issubclass(base, fl.FlightError):
         if not in_stream:
             return base(message, name.encode())

@@ -147,11 +147,11 @@ def _check_text(message: Any) -> None:
     """Decode all text of a message: what is no UTF-8 would be found in it as bytes, or later."""
     for field, value in message.ListFields():
         is_one = isinstance(value, str | bytes | Message) or not isinstance(value, Iterable)
-        for each in [value] if is_one else value:
+        for item in [value] if is_one else value:
             if field.type == _MESSAGE_TYPE:
-                _check_text(each)
-            elif field.type == _TYPES["string"] and isinstance(each, bytes):
-                each.decode()
+                _check_text(item)
+            elif field.type == _TYPES["string"] and isinstance(item, bytes):
+                item.decode()
 
 
 def packed(name: str, **fields: object) -> bytes:

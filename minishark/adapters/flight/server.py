@@ -124,13 +124,13 @@ class Server:
 def _peers(port: int) -> frozenset[str]:
     """The other ends of this process's TCP connections, as gRPC names them."""
     peers = set()
-    for each in psutil.Process().net_connections("tcp"):
-        if each.raddr and each.laddr.port == port and each.status == psutil.CONN_ESTABLISHED:
-            ip = ipaddress.ip_address(each.raddr.ip.partition("%")[0])
+    for tcp in psutil.Process().net_connections("tcp"):
+        if tcp.raddr and tcp.laddr.port == port and tcp.status == psutil.CONN_ESTABLISHED:
+            ip = ipaddress.ip_address(tcp.raddr.ip.partition("%")[0])
             mapped = getattr(ip, "ipv4_mapped", None)
-            peers.add(_named(ip, each.raddr.port))
+            peers.add(_named(ip, tcp.raddr.port))
             if mapped is not None:
-                peers.add(_named(mapped, each.raddr.port))
+                peers.add(_named(mapped, tcp.raddr.port))
     return frozenset(peers)
 
 

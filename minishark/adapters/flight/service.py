@@ -63,7 +63,7 @@ class Calls:
     def look(self) -> bool:
         """Cancel those whose clients have given up; whether any waits."""
         with self._lock:
-            gone = [each for each, context in self._waiting.items() if context.is_cancelled()]
+            gone = [call for call, context in self._waiting.items() if context.is_cancelled()]
             there = bool(self._waiting)
         for interruption in gone:
             interruption.cancel()
@@ -149,15 +149,15 @@ class FlightSql(fl.FlightServerBase):
                 rows = statements.bound_values(prepared.parameters, reader.to_reader())
                 # One more than may be: the statement tells when it runs.
                 prepared.values = list(islice(rows, statements.ROWS_OF_VALUES_MAX + 1))
-                told = make(
+                answer = make(
                     "DoPutPreparedStatementResult",
                     prepared_statement_handle=command.prepared_statement_handle,
                 )
             else:
                 with self._running(context, connection, Interruption()):
                     count = self._changed(connection, name, command, reader)
-                told = make("DoPutUpdateResult", record_count=count)
-            writer.write(told.SerializeToString())
+                answer = make("DoPutUpdateResult", record_count=count)
+            writer.write(answer.SerializeToString())
 
     def list_actions(self, context: fl.ServerCallContext) -> list[tuple[str, str]]:
         """The actions that there are."""
@@ -172,7 +172,7 @@ class FlightSql(fl.FlightServerBase):
             run = self._actions.get(action.type)
             if run is None:
                 raise UnsupportedError(f"There is no action {action.type[:100]!r}.")
-            return [fl.Result(each) for each in run(self, self._connection(context), body)]
+            return [fl.Result(answer) for answer in run(self, self._connection(context), body)]
 
     # Statements
 

@@ -43,7 +43,9 @@ def parameters_of(sql: str) -> tuple[str, ...]:
             _parser = duckdb.connect(config={"threads": "1"})
         try:
             names = {
-                name for each in _parser.extract_statements(sql) for name in each.named_parameters
+                name
+                for statement in _parser.extract_statements(sql)
+                for name in statement.named_parameters
             }
         except duckdb.Error:  # a statement of minishark's own, or none at all: it will be told
             return ()

@@ -113,7 +113,7 @@ def _tables(shell: Interpreter, _: str) -> None:
         shell.output.say("No tables. .sample loads some; .load PATH loads files.")
         return
     names = pa.array(columns, pa.string())
-    counts = pa.array([len(found) for found in columns.values()], pa.int64())
+    counts = pa.array([len(values) for values in columns.values()], pa.int64())
     replicas = {info.name: _replicas(info) for info in shell.session.catalog.list_tables()}
     held = pa.array([replicas.get(name, "") for name in columns], pa.string())
     shell.output.write(pa.table({"table": names, "columns": counts, "replicas": held}))
@@ -199,7 +199,9 @@ def _cluster(shell: Interpreter, _: str) -> None:
             "node": node.name,
             "state": "alive" if node.alive else "dead",
             "pid": node.pid,
-            "executors": ", ".join(f"{each.name} ({each.pid})" for each in node.executors),
+            "executors": ", ".join(
+                f"{executor.name} ({executor.pid})" for executor in node.executors
+            ),
             "slots": node.slots,
             "running": node.running,
             "queued": node.queued,

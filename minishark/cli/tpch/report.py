@@ -198,7 +198,7 @@ def _caption(report: Report) -> str:
 
 def _totals(runs: Sequence[Runs]) -> dict[str, Any]:
     names = ("best_s", "median_s", "stages", "tasks", "constrained_tasks", "local_tasks")
-    return {name: sum(getattr(each, name) for each in runs) for name in names}
+    return {name: sum(getattr(run, name) for run in runs) for name in names}
 
 
 def _milliseconds(time_s: float) -> str:

@@ -181,9 +181,9 @@ def _calls_of(
     calls = []
     for call in aggregate.aggregates:
         columns = [
-            replace(each, index=origins[each.index][1])
-            for each in call.arguments
-            if isinstance(each, ColumnRef) and origins[each.index][0] == side
+            replace(argument, index=origins[argument.index][1])
+            for argument in call.arguments
+            if isinstance(argument, ColumnRef) and origins[argument.index][0] == side
         ]
         # An outer join counts its unmatched rows, which the first phase has no states for.
         counts_rows = not call.arguments and kind is not JoinKind.INNER
@@ -197,7 +197,7 @@ def _can_begin(call: AggregateCall) -> bool:
     """Whether partial results combine, and no partial result can overflow alone."""
     if call.distinct or call.filter or call.order_by or not combines_results(call):
         return False
-    return call.name != "sum" or all(_sums_fit(each.type) for each in call.arguments)
+    return call.name != "sum" or all(_sums_fit(argument.type) for argument in call.arguments)
 
 
 def _sums_fit(type_: str) -> bool:

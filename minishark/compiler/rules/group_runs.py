@@ -148,7 +148,7 @@ def write_groups(plan: PhysicalPlan, fragment: Fragment) -> Block | None:
             return None
     if not isinstance(scan, Scan) or scan.hints.group_runs is None:
         return None
-    known, aliases = scan.hints.group_runs, fragment.aliases
+    hint, aliases = scan.hints.group_runs, fragment.aliases
     rows = fragment.block(child)
     # A task looks at the rows before it decides, so all variants of the SQL travel with it.
     name = f"groups{len(fragment.group_runs)}"
@@ -164,9 +164,9 @@ def write_groups(plan: PhysicalPlan, fragment: Fragment) -> Block | None:
         InputGroupRuns(
             name=name,
             input=fragment.scanned(child, scan),
-            key=known.key,
-            values=known.values,
-            sum_max=known.sum_max,
+            key=hint.key,
+            values=hint.values,
+            sum_max=hint.sum_max,
             hashed=sql.select(hashed),
             merged=sql.select(merged),
             single=sql.select(single),
@@ -176,8 +176,8 @@ def write_groups(plan: PhysicalPlan, fragment: Fragment) -> Block | None:
 
 
 def _explain(stage: Stage) -> Iterator[str]:
-    for each in stage.hints.group_runs:
-        yield f"checks whether {each.name} are runs of {each.key} in {each.input}"
+    for group_run in stage.hints.group_runs:
+        yield f"checks whether {group_run.name} are runs of {group_run.key} in {group_run.input}"
 
 
 GROUP_RUNS = Rule(

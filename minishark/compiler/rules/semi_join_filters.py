@@ -387,8 +387,8 @@ def attach_filter(plan: PhysicalPlan, fragment: Fragment) -> None:
 def _explain(stage: Stage) -> Iterator[str]:
     for cte in stage.hints.ctes:
         yield f"computes {cte.name} first"
-    for each in stage.hints.key_filters:
-        yield f"drops rows of {each.input} whose {each.column} is not in {each.keys}"
+    for hint in stage.hints.key_filters:
+        yield f"drops rows of {hint.input} whose {hint.column} is not in {hint.keys}"
 
 
 SEMI_JOIN_FILTERS = Rule(

@@ -125,6 +125,11 @@ class Miniatures:
         """Have earlier plans made anew."""
         self.version += 1
 
+    def columns(self, name: str) -> tuple[tuple[str, str], ...] | None:
+        """The names and types of a table's columns; None if there is none of that name."""
+        entry = self._tables.get(name.lower())
+        return None if entry is None else entry[1]
+
     def put(
         self, name: str, columns: Sequence[tuple[str, str]], statistics: TableStatistics
     ) -> None:

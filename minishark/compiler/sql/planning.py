@@ -104,6 +104,7 @@ _FILE_ENDING = re.compile(
     r"\.\s*(?:parquet|[ct]sv|(?:nd|geo)?jsonl?|avro|fgb|gpkg|shp|xlsx)\b|\.\s*\"|--|/\*",
     re.IGNORECASE,
 )
+_PIVOTS = re.compile(r"\bPIVOT", re.IGNORECASE)
 # What names files: texts after FROM and JOIN, and those in calls of such functions.
 _NAMES_FILES = re.compile(
     r"\b(?:FROM|JOIN)\s+('(?:[^']|'')*'|\"[^\"]*\")"
@@ -166,6 +167,31 @@ class _Shared:
     remembered: _Remembered = field(default_factory=_Remembered)  # of who has set nothing
 
 
+class _Began:
+    """The tables that there were when a transaction began: its statements see these.
+
+    They are those of the shared catalog that `tables` gives: others come and go at any time.
+    """
+
+    def __init__(self, tables: Iterable[Table], current: Callable[[], Iterable[Table]]) -> None:
+        self.tables = {table.name.lower(): table for table in tables}
+        self.current = current
+        self.version = -1  # of the miniatures when they were last compared
+        self.held: dict[str, Table | None] = {}  # what others have changed: as it was
+        self.stored: list[str] = []  # the names of its miniatures
+        self.statements: list[str] = []
+
+    def changed(self, miniatures: Miniatures) -> Iterator[tuple[str, Table | None]]:
+        """What others have changed, dropped or created since this was asked before."""
+        for key, table in self.tables.items():
+            if key not in self.held and miniatures.columns(key) != _columns(table):
+                yield table.name, table
+        for table in self.current():
+            key = table.name.lower()
+            if key not in self.held and key not in self.tables:
+                yield table.name, None
+
+
 @dataclass(slots=True, kw_only=True)
 class _Uncommitted:
     """What the transaction of a connection has created, dropped and defined.
@@ -220,6 +246,7 @@ class PlanningDatabase:
         _configure(self._con)
         self._known = self._shared.remembered
         self._uncommitted: _Uncommitted | None = None
+        self._began: _Began | None = None
         self._is_undone = False  # whether what runs now is rolled back
         self.settings: tuple[str, ...] = ()
         for setting in settings:
@@ -246,15 +273,13 @@ class PlanningDatabase:
 
     def put_table(self, table: Table) -> None:
         with self._lock:
-            columns = [(column.name, column.type) for column in table.schema]
-            self._shared.miniatures.put(table.name, columns, table.statistics)
+            self._shared.miniatures.put(table.name, _columns(table), table.statistics)
             self._shared.names[table.name.lower()] = table.name
 
     def update_table(self, table: Table) -> None:
         """The next version of a table, with the same columns; most leave plans as they are."""
         with self._lock:
-            columns = [(column.name, column.type) for column in table.schema]
-            self._shared.miniatures.update(table.name, columns, table.statistics)
+            self._shared.miniatures.update(table.name, _columns(table), table.statistics)
 
     def remove_table(self, name: str) -> None:
         with self._lock:
@@ -262,24 +287,54 @@ class PlanningDatabase:
             self._shared.names.pop(name.lower(), None)
 
     def _refresh(self) -> None:
-        if not self._is_undone:
-            with _query_errors():
-                self._shared.miniatures.refresh(self._con)
+        if self._is_undone:
+            return
+        miniatures, began = self._shared.miniatures, self._began
+        with _query_errors():
+            miniatures.refresh(self._con)
+            if began is not None and began.version != miniatures.version:
+                if self._hold(began):
+                    miniatures.refresh(self._con)
+                began.version = miniatures.version
 
-    # What a transaction has created, dropped and defined
+    # What a transaction sees: what there was when it began, and what it has done
+
+    def begin(self, tables: Iterable[Table], current: Callable[[], Iterable[Table]]) -> None:
+        """Have statements of this connection see these tables of the current ones as they are."""
+        with self._lock:
+            self._began = _Began(tables, current)
+
+    def _hold(self, began: _Began) -> bool:
+        """Note what others have changed since a transaction began; whether there is something."""
+        changed = [*began.changed(self._shared.miniatures)]
+        for name, table in changed:
+            began.held[name.lower()] = table
+            began.statements.append(f"DROP TABLE IF EXISTS memory.main.{quote(name)}")
+            if table is not None:
+                stored = self._store_uncommitted(table)
+                began.stored.append(stored)
+                began.statements.append(_takes_place(stored, name))
+        if changed:
+            self._transaction()  # what was bound before may mean something else from now on
+        return changed != []
+
+    def _store_uncommitted(self, table: Table) -> str:
+        """Store a miniature that others don't see; its name."""
+        stored = f"{_UNCOMMITTED}{next(_numbers)}"
+        self.put_table(replace(table, name=stored))
+        del self._shared.names[stored]
+        return stored
 
     def put_uncommitted(self, table: Table) -> None:
         """Let statements of this connection see a table, in the place of one of that name."""
         with self._lock:
             transaction, name = self._transaction(), table.name
-            stored = f"{_UNCOMMITTED}{next(_numbers)}"
-            self.put_table(replace(table, name=stored))
-            del self._shared.names[stored]
+            stored = self._store_uncommitted(table)
             transaction.all_stored.append(stored)
             transaction.stored[name.lower()], transaction.tables[name.lower()] = stored, table
             transaction.statements += [
                 f"DROP TABLE IF EXISTS memory.main.{quote(name)}",
-                f"ALTER TABLE memory.main.{quote(stored)} RENAME TO {quote(name)}",
+                _takes_place(stored, name),
             ]
 
     def update_uncommitted(self, table: Table) -> None:
@@ -320,6 +375,7 @@ class PlanningDatabase:
         """
         with self._lock:
             transaction, self._uncommitted = self._uncommitted, None
+            self._end()
             if transaction is None:
                 yield
                 return
@@ -354,8 +410,15 @@ class PlanningDatabase:
         """Undo what was done."""
         with self._lock:
             transaction, self._uncommitted = self._uncommitted, None
+            self._end()
             if transaction is not None:
                 self._remove(transaction)
+
+    def _end(self) -> None:
+        """See what others see from now on."""
+        began, self._began = self._began, None
+        for stored in began.stored if began is not None else ():
+            self._shared.miniatures.remove(stored)
 
     def _remove(self, transaction: _Uncommitted) -> None:
         for stored in transaction.all_stored:
@@ -369,7 +432,8 @@ class PlanningDatabase:
             if self._uncommitted is None or self._is_undone:
                 yield
                 return
-            with undone(self._con, self._uncommitted.statements):
+            held = () if self._began is None else self._began.statements
+            with undone(self._con, [*held, *self._uncommitted.statements]):
                 self._is_undone = True
                 try:
                     yield
@@ -386,6 +450,8 @@ class PlanningDatabase:
         if self._uncommitted is None:
             return self._shared.names
         own = self._uncommitted.tables
+        if self._began is not None:
+            own = {**self._began.held, **own}
         others = {key: name for key, name in self._shared.names.items() if key not in own}
         return {**others, **{key: table.name for key, table in own.items() if table is not None}}
 
@@ -527,6 +593,7 @@ class PlanningDatabase:
             bound = self._remembered.bound.get(key)
             if bound is None:
                 _check_files(sql)
+                self._check_pivots(sql)
                 try:
                     with self._seen():
                         schema = _schema(self._con.sql(parsed or sql))
@@ -541,6 +608,18 @@ class PlanningDatabase:
                 if says_all or self._reads_tables_only(sql, named):
                     _remember(self._remembered.bound, key, bound)
             return bound
+
+    def _check_pivots(self, sql: str) -> None:
+        """Refuse a PIVOT whose columns are values of rows, as those here are made up."""
+        if _PIVOTS.search(sql) is None:
+            return
+        with _query_errors():
+            parsed = self._con.extract_statements(sql)
+        if any(each.type == duckdb.StatementType.MULTI for each in parsed):
+            raise QueryError(
+                "Only the session's own database runs a PIVOT without the values of its columns: "
+                "write ON column IN (values)."
+            )
 
     def _says_all(self, sql: str) -> bool:
         """Whether a statement reads only tables that its text mentions, and no files."""
@@ -701,6 +780,14 @@ def message_of(error: duckdb.Error) -> str:
         place = text.partition("\n\nLINE ")
         return f"{REMOTE_FILES}{''.join(place[1:])}"
     return advised(_INTERNAL.sub("", text))
+
+
+def _columns(table: Table) -> tuple[tuple[str, str], ...]:
+    return tuple((column.name, column.type) for column in table.schema)
+
+
+def _takes_place(stored: str, name: str) -> str:
+    return f"ALTER TABLE memory.main.{quote(stored)} RENAME TO {quote(name)}"
 
 
 def _remember(cache: OrderedDict[_Key, _Value], key: _Key, value: _Value) -> None:

@@ -29,6 +29,7 @@ from minishark.compiler.sql.tokens import (
     without_comments_around,
 )
 from minishark.errors import QueryError, UnsupportedError
+from minishark.model.expressions import quote
 
 
 class _Statement(msgspec.Struct, frozen=True):
@@ -279,7 +280,8 @@ _UNSUPPORTED = ("COPY_DATABASE", "UPDATE_EXTENSIONS")
 _RESERVED = re.compile(
     r"threads|worker_threads|external_threads|memory_limit|max_memory|temp_directory|\w*arrow\w*"
     r"|disabled_\w+|debug_\w+|python_\w+|lock_configuration|enable_external_access|allowed_\w+"
-    r"|default_transaction_invalidation_policy",
+    r"|default_transaction_invalidation_policy|enable_view_dependencies"
+    r"|\w*profil\w*|\w*logging\w*|log_query_path",
     re.IGNORECASE,
 )
 # DuckDB's views of PostgreSQL's catalog; other names that begin so may be users'.
@@ -357,6 +359,11 @@ def _classified(
     if first in ("CHECKPOINT", "FORCE"):
         raise UnsupportedError("There is no file to write tables to at once: no CHECKPOINT.")
     if type_ in (_TYPES.PRAGMA, _TYPES.CALL) and first != "IMPORT":
+        if _RESERVED.fullmatch(cursor.next):
+            raise UnsupportedError(
+                "DuckDB's profiles and logs would be those of parts of a query: see EXPLAIN "
+                "ANALYZE, DataFrame.profile() and the session's events."
+            )
         return Show(sql, is_show=False)
     name = "IMPORT" if first == "IMPORT" else type_.name.replace("_", " ")
     instead = _INSTEAD.get(name, "it runs SELECT, CREATE, INSERT, UPDATE, DELETE and COPY")
@@ -460,6 +467,9 @@ def _change(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
 
 
 def _changed(sql: str, cursor: Cursor, target: Target | None) -> ParsedStatement:
+    stateful = _STATEFUL.search(cursor.code) if target is None else None
+    if stateful is not None and stateful[2]:  # after WITH, what changes tables, too
+        return ChangeRows(sql, None, None)
     try:
         change = read_change(cursor.again())
     except (QueryError, UnsupportedError):
@@ -587,6 +597,24 @@ def session_setting(sql: str) -> str | None:
         return None
     cursor.skip_any("LOCAL", "SESSION")
     return f"{first} SESSION {cursor.rest}"
+
+
+def reads_catalog(sql: str) -> bool:
+    """Whether what a statement defines may read the catalog."""
+    return _CATALOG.search(Cursor(sql).code) is not None
+
+
+def dropped_first(sql: str) -> str | None:
+    """What a CREATE OR REPLACE of a view, macro or type drops first; None for other statements."""
+    cursor = Cursor(sql)
+    if not cursor.skip("CREATE", "OR", "REPLACE"):
+        return None
+    database = "temp" if cursor.next in _TEMPORARY else "memory"
+    cursor.skip_any(*_MODIFIERS)
+    noun, path = cursor.take(), cursor.path()
+    if noun in ("MACRO", "FUNCTION"):
+        noun = "MACRO TABLE" if cursor.skip_to("AS TABLE") else "MACRO"
+    return f"DROP {noun} IF EXISTS {database}.main.{quote(path[-1])}"
 
 
 def _copy(sql: str, cursor: Cursor, _: str) -> ParsedStatement:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import duckdb
 
 from minishark.errors import QueryError
+from minishark.model.expressions import quote_text
 
 _TYPES = duckdb.token_type
 _NAMES = (_TYPES.identifier, _TYPES.keyword)
@@ -421,6 +422,22 @@ def fill_parameters(sql: str, values: Sequence[Any] | Mapping[str, Any]) -> str:
     if extra:
         raise QueryError(f"There is no parameter for the value of {', '.join(extra)}.")
     return filled
+
+
+def fill_variables(sql: str, names: Collection[str]) -> str:
+    """`sql` with the value of a variable, of these names, for each `$name`."""
+    tokens = sql_tokens(sql)
+    return edited(
+        sql,
+        (
+            Edit(mark.first, name.last, f"getvariable({quote_text(name.text)})")
+            for mark, name in itertools.pairwise(tokens)
+            if mark.text == "$"
+            and name.first == mark.last
+            and name.text in names
+            and not name.text.isdigit()
+        ),
+    )
 
 
 def _literal(name: str, values: Mapping[str, Any]) -> str:

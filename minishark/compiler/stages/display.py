@@ -31,8 +31,8 @@ def stages_text(
         titles: what users know tables as, by name in lower case, if not by their names.
     """
     texts = (
-        _stage_text(each, stages, preferred, threads=threads, sql=sql, titles=titles)
-        for each in stages
+        _stage_text(stage, stages, preferred, threads=threads, sql=sql, titles=titles)
+        for stage in stages
     )
     return "\n".join(texts)
 

@@ -31,6 +31,7 @@ from minishark.events.kinds import (
     SessionStarted,
     StageEnded,
     StagePlaced,
+    StageReused,
     StageStarted,
     TableDropped,
     TableReport,
@@ -106,7 +107,7 @@ class Query(QueryRecord):
             "stages": len(self.by_index),
             "stages_done": sum(self.has_all_of(stage) for stage in stages),
             "tasks": sum(stage.tasks for stage in stages),
-            "done": sum(stage.done for stage in stages),
+            "done": sum(stage.there for stage in stages),
             "bytes": sum(stage.bytes for stage in stages),
         }
 
@@ -246,7 +247,7 @@ class Board:
                 self._ended(event, session)
             case StagePlaced():
                 self._stage_placed(event, session)
-            case QueryPlanned() | StageStarted() | StageEnded() | TaskFailed():
+            case QueryPlanned() | StageStarted() | StageReused() | StageEnded() | TaskFailed():
                 self._query(session, event.query).apply(event)
             case NodeReport():
                 self.nodes[(self._cluster(session), event.name)] = event
@@ -322,7 +323,7 @@ class Board:
     def _session_started(self, event: SessionStarted) -> None:
         before = self.sessions.pop(event.session, None)
         self.sessions[event.session] = Session(event, dropped=before.dropped if before else 0)
-        ended = [name for name, each in self.sessions.items() if not each.is_live]
+        ended = [name for name, session in self.sessions.items() if not session.is_live]
         for name in ended:
             self._forget_states(name)
         for name in ended[: max(0, len(self.sessions) - SESSIONS_MAX)]:

@@ -155,7 +155,9 @@ def query(board: Board, key: str) -> dict[str, Any] | None:
     if query is None:
         return None
     stages = list(query.by_index.values())
-    complete = {stage.index: stage.rows for stage in stages if query.has_all_of(stage)}
+    # Rows of tasks that need not run are not told.
+    counted = [stage for stage in stages if query.has_all_of(stage) and not stage.reused_tasks]
+    complete = {stage.index: stage.rows for stage in counted}
     measured = [_measured(node, query.by_index.get(node.stage)) for node in query.plan]
     rows = known_rows(query.plan, complete, measured)
     if query.state != "done":  # stored rows are read by stages that have run only
@@ -331,15 +333,15 @@ def about(board: Board) -> dict[str, Any]:
         "sessions": [
             {
                 "session": name,
-                "user": each.began.user,
-                "host": each.began.host,
-                "pid": each.began.pid,
-                "version": each.began.version,
-                "cluster": each.began.cluster,
-                "is_live": each.is_live,
-                "dropped": each.dropped,
+                "user": session.began.user,
+                "host": session.began.host,
+                "pid": session.began.pid,
+                "version": session.began.version,
+                "cluster": session.began.cluster,
+                "is_live": session.is_live,
+                "dropped": session.dropped,
             }
-            for name, each in board.sessions.items()
+            for name, session in board.sessions.items()
         ][-50:],
         "counts": board.counted(),
     }
@@ -362,7 +364,7 @@ def _progress(board: Board, query: Query) -> dict[str, Any]:
         **query.listed(),
         "behind": board.behind(query),
         "progress": [
-            [index, stage.tasks, stage.done, stage.is_open]
+            [index, stage.tasks, stage.there, stage.is_open]
             for index, stage in query.by_index.items()
         ],
     }
@@ -373,7 +375,7 @@ def _stage(stage: StageRecord) -> dict[str, Any]:
     return {
         "index": stage.index,
         "tasks": stage.tasks,
-        "done": stage.done,
+        "done": stage.there,
         "is_open": stage.is_open,
         "elapsed_s": stage.elapsed_s,
         "began_s": stage.began_s,

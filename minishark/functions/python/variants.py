@@ -186,8 +186,8 @@ def variant_delete(text: str, paths: Iterable[str | None]) -> str:
 
 def _without(parent: Any, step: Step) -> Any:
     if isinstance(step, str):
-        return {name: each for name, each in parent.items() if name != step}
-    return [each for place, each in enumerate(parent) if place != step]
+        return {name: item for name, item in parent.items() if name != step}
+    return [item for place, item in enumerate(parent) if place != step]
 
 
 def variant_strip_nulls(text: str, in_arrays: bool) -> str:
@@ -195,9 +195,9 @@ def variant_strip_nulls(text: str, in_arrays: bool) -> str:
 
     def stripped(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: stripped(each) for name, each in value.items() if each is not None}
+            return {name: stripped(item) for name, item in value.items() if item is not None}
         if isinstance(value, list):
-            kept = [each for each in value if each is not None or not in_arrays]
+            kept = [item for item in value if item is not None or not in_arrays]
             return list(map(stripped, kept))
         return value
 
@@ -270,5 +270,5 @@ def _shown(type_: Any) -> str:
             return f"ARRAY<{_shown(inner)}>"
         case (digits, scale):
             return f"DECIMAL({digits},{scale})"
-    fields = ", ".join(f"{name}: {_shown(each)}" for name, each in type_.items())
+    fields = ", ".join(f"{name}: {_shown(field_type)}" for name, field_type in type_.items())
     return f"OBJECT<{fields}>"

@@ -109,12 +109,12 @@ def xpath_long(text: str, path: str) -> int:
 
 def from_xml(text: str, structure: str, options: str) -> str | None:
     """An element as JSON of a structure, as `json_transform` takes it; NULLs where it lacks one."""
-    wanted, chosen = json.loads(structure), _Options(json.loads(options))
+    types, chosen = json.loads(structure), _Options(json.loads(options))
     try:
         root = _parsed(text)
     except ValueError:
-        return json.dumps(dict.fromkeys(wanted))
-    return json.dumps(_value(root, wanted, chosen))
+        return json.dumps(dict.fromkeys(types))
+    return json.dumps(_value(root, types, chosen))
 
 
 class _Options:
@@ -136,13 +136,13 @@ class _Options:
         return name
 
 
-def _value(element: Any, wanted: Any, options: _Options) -> Any:
+def _value(element: Any, types: Any, options: _Options) -> Any:
     """An element as a value: a dictionary for a struct, else its text."""
-    if not isinstance(wanted, dict):
+    if not isinstance(types, dict):
         text = "".join(element.itertext()).strip()
         return None if text == options.null else text
     fields: dict[str, Any] = {}
-    for name, inner in wanted.items():
+    for name, inner in types.items():
         attribute = name.removeprefix(options.attributes)
         children = [child for child in element if _tag(child) == name]
         if name == options.text:
@@ -222,19 +222,19 @@ def _element(tag: str, value: Any, options: _Options, indent: str) -> Iterator[s
         return
     options.checked(tag)
     prefix = options.attributes
-    fields = {name: each for name, each in value.items() if name != options.text}
+    fields = {name: field for name, field in value.items() if name != options.text}
     own = {
-        options.checked(name.removeprefix(prefix)): each
-        for name, each in fields.items()
-        if name.startswith(prefix) and each is not None
+        options.checked(name.removeprefix(prefix)): field
+        for name, field in fields.items()
+        if name.startswith(prefix) and field is not None
     }
-    marks = "".join(f" {name}={saxutils.quoteattr(_shown(each))}" for name, each in own.items())
+    marks = "".join(f" {name}={saxutils.quoteattr(_shown(field))}" for name, field in own.items())
     inner = value.get(options.text)
     children = [
         line
-        for name, each in fields.items()
+        for name, field in fields.items()
         if not name.startswith(prefix)
-        for line in _element(name, each, options, indent + _INDENT)
+        for line in _element(name, field, options, indent + _INDENT)
     ]
     if children:
         yield f"{indent}<{tag}{marks}>"

@@ -350,11 +350,11 @@ class LakeCatalog:
     def _follow(self, reader: LakeReader, last: _Listing | None) -> None:
         """Take over what was committed since, and keep the tables that nobody has changed."""
         others = reader.changes_since(last.snapshot) if last is not None else None
-        if last is None or others is None or any(each.table is None for each in others):
+        if last is None or others is None or any(change.table is None for change in others):
             self._versions.clear()
-        for each in others or ():
-            if each.table is not None:
-                self._versions.pop(each.table, None)
+        for change in others or ():
+            if change.table is not None:
+                self._versions.pop(change.table, None)
         schemas = reader.schemas()
         names = {id_: name for name, (id_, _) in schemas.items()}
         tables = {TableName(names[schema], name): id_ for schema, name, id_ in reader.tables()}

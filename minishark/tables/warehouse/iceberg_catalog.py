@@ -331,10 +331,10 @@ class IcebergCatalog:
         from minishark.tables.warehouse.vacuum import vacuum  # noqa: PLC0415 - it needs this module
 
         removed = 0
-        for each in self.tables() if name is None else [name]:
-            with committing(each):
-                removed += vacuum(self.load(each).table)
-            self.forget(each)
+        for table in self.tables() if name is None else [name]:
+            with committing(table):
+                removed += vacuum(self.load(table).table)
+            self.forget(table)
         return removed if name is not None else removed + self._remove_unknown_folders()
 
     def _remove_unknown_folders(self) -> int:

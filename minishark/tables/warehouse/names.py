@@ -117,8 +117,10 @@ def references(sql: str, syntax: Syntax) -> References:
         elif node.get("type") == "COLUMN_REF" and len(node["column_names"]) > 2:
             by_place[first] = ColumnReference(first, name.end(), tuple(node["column_names"]))
     if "summarize" in sql.lower():  # whose name has no place in the tree
-        for each in names_after(sql, "SUMMARIZE"):
-            by_place[each.first] = TableReference(each.first, each.last, each.path, None, "")
+        for summarized in names_after(sql, "SUMMARIZE"):
+            by_place[summarized.first] = TableReference(
+                summarized.first, summarized.last, summarized.path, None, ""
+            )
     return tuple(by_place[first] for first in sorted(by_place))
 
 

@@ -49,7 +49,7 @@ class LocatedRows(Snapshot):
             )
 
     def splits(self, pushed: Pushed, tasks: int) -> Sequence[Split]:
-        own = tuple(each for each in pushed.predicates if each.column != ROW_NUMBER)
+        own = tuple(predicate for predicate in pushed.predicates if predicate.column != ROW_NUMBER)
         inner = self._snapshot.splits(Pushed(predicates=own), tasks)
         return [split for split in map(self._located, inner) if split is not None]
 

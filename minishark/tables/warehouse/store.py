@@ -141,14 +141,14 @@ class Warehouse(TableStore):
     def _use(self, statement: kinds.Use, path: tuple[str, ...]) -> pa.Table | kinds.Use:
         is_surely_ours = path[:1] != () and path[0].lower() == NAME
         if is_surely_ours:
-            wanted: str | None = path[1] if len(path) > 1 else MAIN
+            schema: str | None = path[1] if len(path) > 1 else MAIN
         else:
             is_ours = len(path) == 1 and path[0].lower() not in (*NOT_OURS, MAIN)
-            wanted = path[0] if is_ours else None
-        full_schema = None if wanted is None else self.catalog.schema(wanted)
+            schema = path[0] if is_ours else None
+        full_schema = None if schema is None else self.catalog.schema(schema)
         if is_surely_ours and full_schema is None:
             schemas = ", ".join(self.catalog.schemas())
-            raise CatalogError(f"The warehouse has no schema {wanted!r}; it has: {schemas}.")
+            raise CatalogError(f"The warehouse has no schema {schema!r}; it has: {schemas}.")
         self.tables.schema = full_schema
         return statement if full_schema is None else counted(0)
 
@@ -157,11 +157,11 @@ class Warehouse(TableStore):
     def _write(self, statement: kinds.Write | kinds.Comment) -> pa.Table | kinds.ParsedStatement:
         path = statement.target.path if statement.target is not None else ()
         if isinstance(statement, kinds.CreateTable):
-            wanted = None if statement.is_temporary else self.tables.resolved(path)
+            full_name = None if statement.is_temporary else self.tables.resolved(path)
             return (
                 self._handed_on(statement)
-                if wanted is None
-                else self._create(statement.table, wanted)
+                if full_name is None
+                else self._create(statement.table, full_name)
             )
         has_place = self._has_place(path)
         if isinstance(statement, kinds.CreateIndex):
@@ -225,16 +225,16 @@ class Warehouse(TableStore):
             to = self.tables.resolved(renamed_to) if len(renamed_to) > 1 else None
             self.catalog.rename(name, to or TableName(name.schema, renamed_to[-1]))
 
-    def _create(self, statement: NewTable, wanted: TableName) -> pa.Table:
+    def _create(self, statement: NewTable, asked: TableName) -> pa.Table:
         ddl.supported(statement)
-        self._refuse_in_transaction(f"CREATE TABLE {wanted}")
+        self._refuse_in_transaction(f"CREATE TABLE {asked}")
         context, catalog = self.context, self.catalog
-        old = catalog.find(wanted.schema, wanted.table)
+        old = catalog.find(asked.schema, asked.table)
         if old is not None and not statement.replaces:
             if statement.exists_ok:
                 return counted(0)
             raise AlreadyExistsError(f"There is a table called {old} already.")
-        name = old or catalog.new_name(wanted.schema, wanted.table)
+        name = old or catalog.new_name(asked.schema, asked.table)
         query = self.tables.renamed(statement.query) if statement.query else ""
         if query:
             with context.up_to_date():
@@ -328,8 +328,8 @@ class Warehouse(TableStore):
         on_progress: Callable[[int, int], None] | None = None,
     ) -> bool:
         path, held = parts(name), None
-        wanted = self.tables.resolved(path) if ".".join(path) == name else None
-        if wanted is None:
+        resolved = self.tables.resolved(path) if ".".join(path) == name else None
+        if resolved is None:
             return False
         if not isinstance(rows, SelectedRows):
             held = self.context.cached.load(rows, None, self.context.observed)
@@ -338,7 +338,7 @@ class Warehouse(TableStore):
             table = NewTable(
                 target=path, replaces=replace, exists_ok=False, columns="", query=rows.sql
             )
-            self._create(table, wanted)
+            self._create(table, resolved)
         finally:
             if held is not None:
                 self.context.cached.forget(held.name)

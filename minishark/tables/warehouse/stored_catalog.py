@@ -233,7 +233,7 @@ class StoredCatalog(MetastoreCatalog):
     def list_namespaces(self, namespace: Any = ()) -> list[tuple[str, ...]]:
         outer = Catalog.identifier_to_tuple(namespace) if namespace else ()
         namespaces = [tuple(name.split(".")) for name in self.entries().namespaces]
-        return [each for each in namespaces if each[:-1] == outer]
+        return [path for path in namespaces if path[:-1] == outer]
 
     def load_namespace_properties(self, namespace: Any) -> dict[str, str]:
         name, entries = _name(namespace), self.entries()

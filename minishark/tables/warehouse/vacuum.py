@@ -66,7 +66,7 @@ def _used(table: Any) -> set[str]:
     manifests: dict[str, Any] = {}
     for snapshot in metadata.snapshots:
         used.add(snapshot.manifest_list)
-        manifests |= {each.manifest_path: each for each in snapshot.manifests(table.io)}
+        manifests |= {file.manifest_path: file for file in snapshot.manifests(table.io)}
     for path, manifest in manifests.items():
         used.add(path)
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):

@@ -180,7 +180,7 @@ class Program:
         workers = self._run.figures
         return ProgramFigures(
             progress=self.progress,
-            tasks=sum(each.tasks for each in workers),
-            busy_s=sum(each.busy_s for each in workers),
-            cpu_s=sum(each.cpu_s for each in workers),
+            tasks=sum(worker.tasks for worker in workers),
+            busy_s=sum(worker.busy_s for worker in workers),
+            cpu_s=sum(worker.cpu_s for worker in workers),
         )

@@ -109,7 +109,7 @@ class Supervisor(Machine[_SupervisorIn]):
         return []
 
     def gauges(self) -> dict[str, float]:
-        return {"executor_deaths": sum(each.count for each in self._respawns)}
+        return {"executor_deaths": sum(respawn.count for respawn in self._respawns)}
 
     def _spawn(self, index: int) -> None:
         settings, deaths = self._settings, self._respawns[index].count

@@ -1,0 +1,195 @@
+"""Scripts of kinds that DuckDB's own test files have: each statement answers as DuckDB's does.
+
+Cases are what `benchmarks/duckdb_tests.py` has found; it runs the files themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+import minishark
+from minishark.errors import ConflictError, MinisharkError
+from minishark.query.answers import differences
+from minishark.session.session import Session
+
+pytestmark = pytest.mark.filterwarnings("ignore:Arrow output on a DB-API result")
+
+# By their kinds: statements, each perhaps after the name of its connection.
+SCRIPTS = {
+    "names that are taken": """
+        CREATE TABLE t (i INTEGER); CREATE VIEW v AS SELECT 1 AS a; CREATE SEQUENCE q;
+        CREATE VIEW v AS SELECT 2 AS a; FROM v; CREATE VIEW t AS SELECT 3; FROM t;
+        CREATE VIEW IF NOT EXISTS t AS SELECT 4; FROM t; DROP VIEW IF EXISTS t; DROP VIEW t;
+        DROP TABLE v; DROP TABLE IF EXISTS v; FROM v; CREATE OR REPLACE VIEW t AS SELECT 5;
+        CREATE MACRO f(x) AS x + 1; CREATE MACRO f(x) AS x + 2; SELECT f(1) AS y;
+        CREATE TYPE y AS INTEGER; CREATE TYPE y AS VARCHAR""",
+    "views of what only the front end has": """
+        CREATE SEQUENCE q; CREATE VIEW v AS SELECT 1 AS a; FROM v;
+        CREATE OR REPLACE VIEW v AS SELECT nextval('q') AS b; FROM v;
+        CREATE VIEW v AS SELECT 2; CREATE VIEW IF NOT EXISTS v AS SELECT 2; FROM v;
+        CREATE TABLE v (i INTEGER); ALTER TABLE v RENAME TO w; FROM v; FROM w;
+        CREATE OR REPLACE VIEW w AS SELECT 3 AS c; FROM w; DROP VIEW w; FROM w""",
+    "ALTER TABLE of a view": """
+        CREATE TABLE t AS SELECT 1 AS i; CREATE VIEW v AS FROM t;
+        ALTER TABLE v RENAME TO w; FROM v; FROM w""",
+    "views and macros of the catalog": """
+        CREATE TABLE t (i INTEGER NOT NULL); CREATE VIEW v AS (SHOW TABLES); FROM v;
+        CREATE VIEW w AS SELECT upper(table_name) AS u FROM duckdb_tables();
+        CREATE VIEW x AS SELECT u || '!' AS u FROM w; CREATE TABLE s (i INTEGER); FROM x;
+        CREATE MACRO m(n) AS (SELECT count(*) FROM duckdb_columns() WHERE table_name = n);
+        SELECT m('t') AS c; CREATE TABLE n AS FROM v; FROM n;
+        CREATE OR REPLACE VIEW w AS SELECT 1 AS one; FROM w;
+        CREATE OR REPLACE VIEW w AS SELECT table_name FROM duckdb_tables(); FROM w""",
+    "tables that depend on sequences": """
+        CREATE SEQUENCE q; CREATE TABLE t (i INTEGER DEFAULT nextval('q'), j INTEGER);
+        INSERT INTO t (j) VALUES (1); DROP SEQUENCE q; INSERT INTO t (j) VALUES (2); FROM t;
+        ALTER TABLE t ALTER i DROP DEFAULT; DROP SEQUENCE q; FROM t; CREATE SEQUENCE q;
+        ALTER TABLE t ALTER i SET DEFAULT nextval('q'); DROP SEQUENCE q CASCADE; FROM t""",
+    "sequences that tables own": """
+        CREATE SEQUENCE q; CREATE TABLE t (i INTEGER); INSERT INTO t VALUES (1);
+        ALTER SEQUENCE q OWNED BY t; DROP SEQUENCE q; INSERT INTO t VALUES (2);
+        SELECT nextval('q') AS n; FROM t; DROP TABLE t; SELECT nextval('q') AS n""",
+    "names and types of columns in RETURNING": """
+        CREATE SEQUENCE q; SELECT nextval('q'), nextval('q');
+        SELECT * FROM (SELECT nextval('q') AS a), (SELECT 2 AS a);
+        CREATE TABLE t (i INTEGER, b BOOLEAN, h HUGEINT, u UUID, z TIMETZ);
+        INSERT INTO t VALUES (1, true, 3, '00000000-0000-0000-0000-000000000001', '12:00:00+01')
+            RETURNING *, i, i IN (1, 2), h + 1;
+        INSERT INTO t SELECT i + 1, b, h, u, z FROM t RETURNING i, i, b;
+        UPDATE t SET b = false WHERE i = 2 RETURNING i, i, b; DELETE FROM t RETURNING *, b""",
+    "row ids in RETURNING": """
+        CREATE TABLE t (i INTEGER); INSERT INTO t VALUES (7), (8), (9);
+        UPDATE t SET i = 3 WHERE i = 9 RETURNING rowid;
+        DELETE FROM t WHERE i = 8 RETURNING rowid""",
+    "changes in WITH": """
+        CREATE TABLE t (i INTEGER); CREATE TABLE s (i INTEGER);
+        WITH n AS (INSERT INTO t VALUES (1), (2) RETURNING i) INSERT INTO s SELECT i + 1 FROM n;
+        FROM t; FROM s; WITH n AS (INSERT INTO t VALUES (9) RETURNING i)
+            UPDATE s SET i = n.i FROM n WHERE s.i = 2 RETURNING s.i; FROM t; FROM s;
+        WITH d AS (DELETE FROM t WHERE i > 1 RETURNING i) SELECT sum(i) AS n FROM d; FROM t""",
+    "names with capitals": """
+        CREATE TABLE MixedCase (Id INTEGER PRIMARY KEY); SHOW TABLES;
+        INSERT INTO mixedcase VALUES (1);
+        ALTER TABLE MIXEDCASE ADD COLUMN Other INTEGER; CREATE TABLE "it's" AS SELECT 1 AS i;
+        SELECT table_name, column_name FROM information_schema.columns; UPDATE mixedCASE SET id = 2;
+        CREATE INDEX x ON mixedcase (Other); SHOW TABLES; FROM MixedCase; DROP INDEX x;
+        ALTER TABLE mixedcase RENAME TO OtherCase; SHOW TABLES; FROM othercase""",
+    "DEALLOCATE": "DEALLOCATE p; PREPARE p AS SELECT 1 AS i; DEALLOCATE p; EXECUTE p",
+    "PIVOT over values of rows": """
+        CREATE TABLE t (c VARCHAR, v INTEGER); INSERT INTO t VALUES ('a', 1), ('b', 2);
+        CREATE TABLE p AS PIVOT t ON c USING sum(v); FROM p;
+        CREATE TEMP TABLE s AS SELECT * FROM (PIVOT t ON c USING sum(v)); FROM s;
+        CREATE TABLE r (b BIGINT, a BIGINT);
+        INSERT INTO r BY NAME PIVOT t ON c USING sum(v); FROM r;
+        INSERT INTO r SELECT b, a FROM (PIVOT t ON c USING sum(v)); FROM r;
+        UPDATE r SET a = x.b FROM (PIVOT t ON c USING sum(v)) AS x; FROM r;
+        DELETE FROM r WHERE b IN (SELECT b FROM (PIVOT t ON c USING sum(v))); FROM r""",
+    "variables by their names": """
+        SET VARIABLE x = 42; SET VARIABLE word = 'duck'; SELECT $x + 1 AS y, $word AS w, '$x' AS t;
+        CREATE TABLE t AS SELECT $x AS i; FROM t WHERE i = $x; PREPARE p AS SELECT $m * $x AS r;
+        EXECUTE p(m := 3); EXECUTE p(m := 3, x := 5); EXECUTE p; SET VARIABLE m = 2; EXECUTE p;
+        DELETE FROM t WHERE i = $x; FROM t; RESET VARIABLE x; SELECT $x AS y""",
+    "what others alter during a transaction": """
+        CREATE TABLE t (i INTEGER, v VARCHAR); INSERT INTO t VALUES (1, 'a');
+        a: BEGIN; a: FROM t; ALTER TABLE t ADD COLUMN j INTEGER DEFAULT 3; a: FROM t;
+        a: DESCRIBE t; FROM t;
+        b: BEGIN; b: FROM t; ALTER TABLE t ALTER i TYPE BIGINT; a: FROM t; b: FROM t; c: BEGIN;
+        c: FROM t; ALTER TABLE t RENAME v TO w; c: SELECT v || '!' AS x FROM t;
+        a: SELECT i + 1 AS x FROM t; d: BEGIN; d: FROM t; ALTER TABLE t DROP w; d: FROM t;
+        a: COMMIT; a: FROM t; b: COMMIT; c: COMMIT; d: COMMIT; d: FROM t""",
+    "what others rename, drop and create during a transaction": """
+        CREATE TABLE t AS SELECT 1 AS i; CREATE TABLE s AS SELECT 2 AS i; a: BEGIN; a: FROM t;
+        ALTER TABLE t RENAME TO u; a: FROM t; b: BEGIN; b: FROM u; DROP TABLE s; DROP TABLE u;
+        b: FROM u;
+        CREATE TABLE s AS SELECT 'new' AS x; a: FROM s; a: SHOW TABLES; b: FROM s; FROM s;
+        a: CREATE TABLE own AS SELECT t.i + s.i AS n FROM t, s; a: FROM own; a: COMMIT;
+        a: FROM own; a: FROM s; b: CREATE TABLE u2 AS FROM u; b: COMMIT; b: FROM u2; b: FROM u""",
+}
+
+
+@pytest.fixture(scope="module")
+def root() -> Iterator[Session]:
+    """A session that distributes everything."""
+    with minishark.connect(
+        in_process=True, single_task_rows=0, nodes=2, partitions=2, executors_per_node=1
+    ) as session:
+        yield session
+
+
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_answers_of_scripts(root: Session, kind: str) -> None:
+    """Both give an error, or the same names, types and rows."""
+    script = [sql.strip() for sql in SCRIPTS[kind].split(";")]
+    with duckdb.connect() as native:
+        natives, sessions = {"": native}, {"": root}
+        try:
+            for step in script:
+                name, sql = (step[0], step[3:]) if step[1:3] == ": " else ("", step)
+                if name not in natives:
+                    natives[name], sessions[name] = native.cursor(), root.new_session()
+                expected = _of_duckdb(natives[name], sql)
+                actual = _of_minishark(sessions[name], sql)
+                assert (expected is None) == (actual is None), f"{sql}: {expected} {actual}"
+                if expected is not None and actual is not None:
+                    assert [] == differences(expected, actual), sql
+        finally:
+            _clean(sessions)
+            for name in filter(None, natives):
+                natives[name].close()
+
+
+def test_row_ids_of_a_table_that_a_transaction_has_changed(root: Session) -> None:
+    """They are asked for before it commits: both see the same rows afterwards."""
+    root.sql("CREATE TABLE t AS SELECT 1 AS i")
+    other = root.new_session()
+    try:
+        other.sql("BEGIN; UPDATE t SET i = 2")
+        assert [{"i": 1, "rowid": 0}] == root.sql("SELECT i, rowid FROM t").to_arrow().to_pylist()
+        with pytest.raises(ConflictError):
+            other.sql("COMMIT")
+        root.sql("INSERT INTO t VALUES (3)")
+        for query in ("SELECT i FROM t ORDER BY i", "SELECT i FROM t ORDER BY rowid"):
+            assert [{"i": 1}, {"i": 3}] == other.sql(query).to_arrow().to_pylist()
+    finally:
+        other.stop()
+        root.sql("DROP TABLE t")
+
+
+def _of_duckdb(native: duckdb.DuckDBPyConnection, sql: str) -> pa.Table | None:
+    """The answer; None for an error."""
+    try:
+        answer = native.execute(sql).to_arrow_table()
+    except duckdb.Error:
+        return None
+    return pa.table({}) if answer.column_names in (["Count"], ["Success"]) else answer
+
+
+def _of_minishark(session: Session, sql: str) -> pa.Table | None:
+    try:
+        answer = session.sql(sql).to_arrow()
+    except MinisharkError:
+        return None
+    return pa.table({}) if answer.column_names in (["Count"], ["Success"]) else answer
+
+
+def _clean(sessions: dict[str, Session]) -> None:
+    """Drop what a script has left."""
+    root = sessions[""]
+    for name in filter(None, sessions):
+        sessions[name].stop()
+    left = (
+        ("VIEW", "SELECT view_name FROM duckdb_views() WHERE NOT internal"),
+        ("TABLE", "SELECT table_name FROM duckdb_tables()"),
+        ("SEQUENCE", "SELECT sequence_name FROM duckdb_sequences()"),
+        ("MACRO", "SELECT function_name FROM duckdb_functions() WHERE NOT internal"),
+        ("TYPE", "SELECT type_name FROM duckdb_types() WHERE type_name = 'y'"),
+    )
+    for noun, listed in left:
+        for name in root.sql(listed).to_arrow().columns[0].to_pylist():
+            root.sql(f'DROP {noun} IF EXISTS "{name}"')
+    for name in ("x", "word", "m"):
+        root.sql(f"RESET VARIABLE {name}")
