@@ -30,6 +30,7 @@ from pathlib import Path
 from msgspec import structs
 
 from minishark.cluster.wire import own_versions
+from minishark.compiler.hints import FragmentHints
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput, TableInput
 from minishark.model.catalog import Partition, Table
 from minishark.query.digests import NoDigestError, digest, pickled_digest
@@ -113,10 +114,17 @@ def fragment_name(task: StageTask) -> str:
         profiled=False,
         access=FROM_ENVIRONMENT,  # sources say who may read what when they are resolved
         working_folder=task.working_folder if functions else "",
+        hints=_without_sizes(task.hints),
         scalars=tuple(structs.replace(scalar, pickled=b"") for scalar in called),
         function=task.function and structs.replace(task.function, pickled=b""),
     )
     return named("fragment", _versions(), encode(blank), *functions)
+
+
+def _without_sizes(hints: FragmentHints) -> FragmentHints:
+    """Hints but for numbers that follow from estimates, and from how many tasks there are."""
+    ctes = tuple(structs.replace(cte, rows=0.0) for cte in hints.ctes)
+    return structs.replace(hints, ctes=ctes, inline_bytes=0)
 
 
 def takes_task(task: StageTask) -> bool:

@@ -19,7 +19,7 @@ from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.planner import plan_physical
 from minishark.compiler.sql.planning import BoundStatement, PlanningDatabase
 from minishark.compiler.stages.split import split, with_tasks
-from minishark.compiler.stages.stage import Stage
+from minishark.compiler.stages.stage import ReadMode, Stage, TableInput
 from minishark.errors import QueryError
 from minishark.model.catalog import Catalog, Table
 from minishark.query import calibration
@@ -274,6 +274,8 @@ class QueryPlanner:
         unknown = any(not p.reads_in_threads for table in read for p in table.partitions)
         if unknown or on_hosts or calls_python:
             options = options.without("one_task", "coalesced_tasks")  # the cost can't be estimated
+        if options.reuses and any(len(table.partitions) > 1 for table in read):
+            options = options.without("one_task")  # all would be read again if one file changes
         if calls_python:
             options = options.without("collapse")  # few rows may take a function long
         if options.threads < options.slots and sum(t.rows for t in tables) > SINGLE_TASK_ROWS:
@@ -286,6 +288,8 @@ class QueryPlanner:
         # What other sinks do with a task's rows, users see: files, partitions, calls of a function.
         has_any_layout = sink is None or sink.distributes_files
         kept = {} if has_any_layout else {stages[-1].index: stages[-1].tasks}
+        if options.reuses:
+            kept |= _reading(stages, frozenset(sources))
         return QueryPlan(
             bound=bound,
             logical=logical,
@@ -345,6 +349,18 @@ def _read_by(bound: BoundStatement, plan: LogicalPlan) -> tuple[str, ...]:
     operator = plan.operator
     whole = operator.tables if isinstance(operator, Statement) else ()
     return (*bound.tables, *plan.tables, *whole)
+
+
+def _reading(stages: Iterable[Stage], sources: frozenset[str]) -> dict[int, int]:
+    """How many tasks run stages that read parts of sources, which have the size that is wanted."""
+    return {
+        stage.index: stage.tasks
+        for stage in stages
+        for item in stage.inputs
+        if isinstance(item, TableInput)
+        and item.mode is ReadMode.OWN
+        and item.table.lower() in sources
+    }
 
 
 def _opened(

@@ -54,6 +54,7 @@ from minishark.query.remote_calls import RemoteFiles, without_remote_files
 from minishark.sources.contract import Snapshot, Source, Split
 from minishark.sources.files import FileSource, reader_of
 from minishark.sources.filesystems import StoredFile, is_remote, list_files, stat_file
+from minishark.sources.groups import steady_groups
 from minishark.sources.mapped_parquet import MappedParquet
 from minishark.sources.parquet_parts import FilePart
 from minishark.sources.registry import SCAN_FUNCTIONS, ScanFunction
@@ -66,6 +67,8 @@ _CALLS_MAX = 256
 """How many calls of functions, and as many of readers, are known whose tables nobody holds."""
 _READ_BYTES_MAX = 256 << 20
 """The bytes of splits that one task reads, about, where there are many splits."""
+_STEADY_GROUPS = 64
+_STEADY_BYTES_MIN = 4 << 20  # less is not worth a task, even if others need not run again
 _ROWS_UNKNOWN = 1_000_000
 _ROW_BYTES = 100
 _READERS = {
@@ -144,8 +147,24 @@ class SourceTable:
         columns = (ColumnStatistics(),) * len(self.snapshot.schema)
         return TableStatistics(_ROWS_UNKNOWN, _ROWS_UNKNOWN * _ROW_BYTES, columns)
 
-    def table(self, pushed: Pushed, splits: Sequence[Split], name: str, tasks: int) -> Table:
-        """A table of the splits that a scan reads."""
+    def table(
+        self,
+        pushed: Pushed,
+        splits: Sequence[Split],
+        name: str,
+        tasks: int,
+        *,
+        steady: bool = False,
+    ) -> Table:
+        """A table of the splits that a scan reads.
+
+        Args:
+            pushed: what the scan needs.
+            splits: the splits.
+            name: the table's.
+            tasks: how many tasks read at a time.
+            steady: whether its partitions are to stay the same where splits beside them change.
+        """
         columns = self._columns(pushed)
         pushed = Pushed(
             columns=tuple(column.name for column in columns),
@@ -163,7 +182,7 @@ class SourceTable:
                 reads_in_threads=self.snapshot.statistics is not None
                 and all(isinstance(split, MappedParquet) and split.is_local for split in group),
             )
-            for i, group in enumerate(grouped(splits, tasks))
+            for i, group in enumerate(_steady(splits, tasks) if steady else grouped(splits, tasks))
         )
         is_named = not self.name.startswith(UNNAMED_SOURCE)
         return Table(
@@ -202,6 +221,25 @@ def grouped(splits: Sequence[Split], tasks: int) -> list[list[Split]]:
         groups[min(place, count - 1)].append(split)
         before += split.bytes
     return [group for group in groups if group] or [[]]
+
+
+def _steady(splits: Sequence[Split], tasks: int) -> list[list[Split]]:
+    """Splits in groups that stay the same where others change; as `grouped` if they have no names.
+
+    Many small groups, so that little is read again when one file has changed.
+    """
+    keys = {id(split): _key(split) for split in splits}
+    if len(splits) <= tasks or None in keys.values():
+        return grouped(splits, tasks)
+    size = sum(split.bytes for split in splits)
+    count = max(tasks, min(_STEADY_GROUPS, size // _STEADY_BYTES_MIN), size // _READ_BYTES_MAX)
+    return steady_groups(splits, count, lambda split: keys[id(split)] or "")
+
+
+def _key(split: Split) -> str | None:
+    """What a split is of, whatever that contains now; None if it does not tell."""
+    made_of = split.made_of()
+    return None if made_of is None else " ".join(file.path for file in made_of[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -764,7 +802,8 @@ def _table(
     source: SourceTable, pushed: Pushed, name: str, options: PlannerOptions
 ) -> tuple[Table, int]:
     splits = source.snapshot.splits(pushed, options.partitions)
-    return source.table(pushed, splits, name, options.partitions), len(splits)
+    table = source.table(pushed, splits, name, options.partitions, steady=options.reuses)
+    return table, len(splits)
 
 
 def _references(sql: str, planning: PlanningDatabase) -> Iterator[_Reference]:

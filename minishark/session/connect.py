@@ -150,6 +150,7 @@ def connect(
             single_task_rows=single_task_rows,
             task_threads=task_threads,
             disabled=disabled_optimizations,
+            reuses=reuse != "off",
         )
         placing = partial(on.placement, placement, probe_ratio)
         engine = Engine(on, planner, placing, storage, limits=limits, prints=prints, reuse=reuse)
@@ -271,11 +272,12 @@ def planner_options(
     single_task_rows: int,
     task_threads: int | None,
     disabled: Collection[str],
+    reuses: bool = False,
 ) -> PlannerOptions:
     slots = cluster.most_slots
     if not single_task_rows and "coalesced_tasks" in disabled:
         eager = PlannerOptions.eager(partitions or slots).without(*disabled)
-        return replace(eager, slots=cluster.cores)
+        return replace(eager, slots=cluster.cores, reuses=reuses)
     alone = partitions or not single_task_rows
     options = PlannerOptions(
         partitions=partitions or slots,
@@ -284,5 +286,6 @@ def planner_options(
         slots=cluster.cores,
         task_bytes=cluster.task_bytes,
         disabled=frozenset(disabled),
+        reuses=reuses,
     )
     return options if single_task_rows else options.in_stages()

@@ -27,11 +27,13 @@ from minishark.sources.filesystems import (
     stat_file,
 )
 from minishark.sources.footers import Columns, columns_of_file, row_groups_of_file
+from minishark.sources.groups import steady_groups
 from minishark.sources.parquet_parts import WHOLE, FilePart
 
 _ROW_NUMBER = "file_row_number"  # DuckDB's option of read_parquet, and the column that it adds
 _BYTES_MIN = 8 << 20  # parts of files below that are not worth a task
 _PARTS_PER_TASK = 4  # more parts are grouped, so that the plan stays short
+_SPLITS_MIN = 256  # so many are not yet too many
 _TIME_ZONE = " WITH TIME ZONE"
 _SNAPSHOT = "_ducklake_internal_snapshot_id"
 
@@ -179,21 +181,20 @@ def divided(
 
     Large files are cut into ranges of bytes; each row group belongs to the range that its middle is
     in, so to one exactly. Files with deletes stay whole, as positions count from a file's begin.
-    Small files share a split.
+    Small files share a split where there are many.
     """
     total = sum(file.bytes for file in files)
     size = max(_BYTES_MIN, -(-total // max(tasks, 1)))
     parts = [part for file in files for part in _cut(file, size)]
-    target = total / (max(tasks, 1) * _PARTS_PER_TASK)
-    splits: list[list[MappedFile]] = []
-    filled = 0.0
-    for part in parts:
-        if not splits or (len(parts) <= tasks * _PARTS_PER_TASK or filled >= target):
-            splits.append([])
-            filled = 0.0
-        splits[-1].append(part)
-        filled += part.range_bytes
+    if len(parts) <= max(_SPLITS_MIN, tasks * _PARTS_PER_TASK):
+        return [MappedParquet(name, (part,), access) for part in parts]
+    # Those of one version are mostly those of the next one, too.
+    splits = steady_groups(parts, max(_SPLITS_MIN, tasks * _PARTS_PER_TASK) // 2, _key)
     return [MappedParquet(name, each, access) for each in splits]
+
+
+def _key(part: MappedFile) -> str:
+    return f"{part.path} {part.first}"
 
 
 def enough_for(limit: int | None, files: Sequence[MappedFile]) -> Sequence[MappedFile]:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import minishark
 from minishark.events.kinds import AnyEvent, StageReused
-from minishark.query import names
+from minishark.query import names, sources
 from minishark.session.session import Session
 
 ROWS = 3_000
@@ -366,6 +366,33 @@ def test_equal_queries_at_the_same_time_run_their_tasks_once(session: Session) -
         found = list(pool.map(ask, range(4)))
     ran = [count for count, _ in found]
     assert max(ran) == sum(ran)
+
+
+def test_one_changed_file_of_many_is_read_alone(
+    plain: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replaced by one of another size, or new: the tasks of the others keep their outputs."""
+    monkeypatch.setattr(sources, "_STEADY_BYTES_MIN", 1)
+    files = 40  # of more rows than every task would read
+    for number in range(files):
+        pq.write_table(data().slice(number * 9, 1000), tmp_path / f"{number:03}.parquet")
+    names = pa.table({"g": [1, 2, 3], "name": ["x", "y", "z"]})
+    asked = (
+        f"SELECT name, count(*), sum(k) FROM '{tmp_path}/*.parquet' JOIN d USING (g) "
+        "WHERE k % 3 < 2 GROUP BY name ORDER BY name"
+    )
+    plain.create_table("d", names, replace=True)
+    with connected() as session:
+        session.create_table("d", names)
+        time.sleep(2.1)
+        assert rows(plain, asked) == rows(session, asked)
+        for name, count in (("017", 90), ("0171", 30), ("000", 0)):
+            pq.write_table(data().slice(7, count), tmp_path / f"{name}.parquet")
+            time.sleep(2.1)
+            profile = session.sql(asked).profile()
+            reused = {each.stage: each.tasks for each in profile.metrics.reused}
+            assert max(reused.values()) >= files - 2
+            assert rows(plain, asked) == rows(session, asked)
 
 
 def test_an_answer_is_taken_though_its_stages_vary(session: Session) -> None:

@@ -34,6 +34,9 @@ class PlannerOptions:
     task_bytes: float = math.inf  # memory of a task for hash tables and sorts
     disabled: frozenset[str] = frozenset()  # the names of the optimizer rules that are switched off
     everywhere: bool = False  # whether rules apply wherever they can, however small the data
+    # Whether outputs are kept for later queries: tasks that read sources are then small, and read
+    # the same as before where nothing has changed.
+    reuses: bool = False
     # Options of rules, by name, that replace their defaults.
     rules: Mapping[str, Any] = field(default_factory=dict, hash=False)  # dicts are unhashable
 
