@@ -229,8 +229,15 @@ class SharedOutputs:
     def find(self, names: Sequence[str]) -> dict[str, KeptOutput]:
         """Those of the outputs that homes know."""
         homes = self._by_home(names, 1)
+        replies = self._ask({home: wire.FindOutputs(of) for home, of in homes.items()})
+        if silent := homes.keys() - replies.keys():
+            # A node that has just died may still count as one: the next in line knows the same.
+            missed = [name for home in homes if home in silent for name in homes[home]]
+            others = self._by_home(missed, _HOMES)
+            asked = {at: wire.FindOutputs(of) for at, of in others.items() if at not in silent}
+            replies = {**replies, **self._ask(asked)}
         outputs: dict[str, KeptOutput] = {}
-        for reply in self._ask({home: wire.FindOutputs(of) for home, of in homes.items()}):
+        for reply in replies.values():
             if isinstance(reply, wire.OutputsFound):
                 outputs.update(reply.found)
         return outputs
@@ -249,7 +256,7 @@ class SharedOutputs:
         }
         there = {
             file
-            for reply in self._ask(asked)
+            for reply in self._ask(asked).values()
             if isinstance(reply, wire.OutputsLeased)
             for file in reply.files
         }
@@ -286,13 +293,14 @@ class SharedOutputs:
                 homes.setdefault(services[home], []).append(name)
         return {home: tuple(some) for home, some in homes.items()}
 
-    def _ask(self, requests: Mapping[str, wire.Request]) -> Collection[wire.Reply]:
+    def _ask(self, requests: Mapping[str, wire.Request]) -> Mapping[str, wire.Reply]:
+        """The replies of those nodes that give one."""
         if not requests:
-            return ()
+            return {}
         try:
-            return self._connections.ask(requests, _CALL_S).values()
+            return self._connections.ask(requests, _CALL_S)
         except ClusterError:  # the session is being stopped
-            return ()
+            return {}
 
     def _send(self) -> None:
         """Tell nodes what is queued, as much of it at once as there is."""

@@ -89,14 +89,14 @@ class SimulatedOutputs(SharedOutputs):
 
         clock.thread(tell, "outputs")
 
-    def _ask(self, requests: Mapping[str, wire.Request]) -> Collection[wire.Reply]:
+    def _ask(self, requests: Mapping[str, wire.Request]) -> Mapping[str, wire.Reply]:
         if not requests:
-            return ()
+            return {}
         self._cluster.travel([*requests])
-        replies = []
+        replies = {}
         for name, request in requests.items():
             outputs = self._cluster.outputs_of(NodeName(name))
             reply = None if outputs is None else outputs.answered(request)
             if reply is not None:
-                replies.append(reply)
+                replies[name] = reply
         return replies
