@@ -152,7 +152,12 @@ def _array(
         empty = connection.sql(f"SELECT NULL::{type_} AS a").to_arrow_table()
         has_text = any(isinstance(value, str) for value in values)
         if str(connection.from_arrow(empty).types[0]) == type_ and not has_text:
-            return pa.array(values, empty.schema[0].type)
+            wanted = empty.schema[0].type
+            if pa.types.is_integer(wanted):  # which Arrow makes of floats by cutting them off
+                fractions = (v for v in values if isinstance(v, float) and not v.is_integer())
+                if (first := next(fractions, None)) is not None:
+                    raise DataError(f"{first} is no whole number, as {type_} wants")
+            return pa.array(values, wanted)
         # Arrow lacks the type, or some values are text: DuckDB casts all of them from text.
         texts = pa.array([None if value is None else str(value) for value in values], pa.string())
         return _cast(pa.table({"a": texts}), ("a",), (type_,)).column(0)
