@@ -153,10 +153,8 @@ def _array(
         has_text = any(isinstance(value, str) for value in values)
         if str(connection.from_arrow(empty).types[0]) == type_ and not has_text:
             wanted = empty.schema[0].type
-            if pa.types.is_integer(wanted):  # which Arrow makes of floats by cutting them off
-                fractions = (v for v in values if isinstance(v, float) and not v.is_integer())
-                if (first := next(fractions, None)) is not None:
-                    raise DataError(f"{first} is no whole number, as {type_} wants")
+            if pa.types.is_integer(wanted):
+                _check_whole(values, type_)
             return pa.array(values, wanted)
         # Arrow lacks the type, or some values are text: DuckDB casts all of them from text.
         texts = pa.array([None if value is None else str(value) for value in values], pa.string())
@@ -177,3 +175,10 @@ def _cast(table: pa.Table, names: Sequence[str], types: Sequence[str]) -> pa.Tab
             return connection.from_arrow(table).project(items).to_arrow_table()
         except duckdb.Error as error:
             raise DataError(f"The data does not fit the schema: {error}") from error
+
+
+def _check_whole(values: Sequence[Any], type_: str) -> None:
+    """Arrow would cut off the fractions of floats."""
+    for value in values:
+        if isinstance(value, float) and not value.is_integer():
+            raise DataError(f"{value} is no whole number, as {type_} wants")
