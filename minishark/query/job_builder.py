@@ -231,7 +231,7 @@ class JobBuilder:
             for item in stage.inputs
             if (read := source_reads(item, tables, numbers))
         }
-        payload = TaskPayload(index, own, reads)
+        payload = TaskPayload(index=index, inputs=own, reads=reads)
         if names is not None:
             payload = structs.replace(payload, name=names.output, calls=names.calls)
         return payload if stage.index != self.last else self.output.payload(payload, nodes)

@@ -74,9 +74,14 @@ class TableSource:
 
     def payloads(self) -> list[TaskPayload]:
         """One task per piece."""
-        own = [TaskPayload(i, {}, {"in0": (read,)}) for i, read in enumerate(self.reads)]
+        own = [
+            TaskPayload(index=i, inputs={}, reads={"in0": (read,)})
+            for i, read in enumerate(self.reads)
+        ]
         first = len(own)
-        return own + [TaskPayload(first + i, {"in0": (s,)}) for i, s in enumerate(self.slices)]
+        return own + [
+            TaskPayload(index=first + i, inputs={"in0": (s,)}) for i, s in enumerate(self.slices)
+        ]
 
     def runs(self, count: int) -> list[TaskPayload]:
         """`count` tasks, each with consecutive pieces; fewer if there are fewer pieces."""
@@ -98,12 +103,15 @@ class TableSource:
             runs[min(count - 1, (first + rows // 2) * count // total)].append(item)
             first += rows
         nothing = msgspec.structs.replace(self.slices[0], first=0, last=0)
-        return [TaskPayload(i, {"in0": tuple(run) or (nothing,)}) for i, run in enumerate(runs)]
+        return [
+            TaskPayload(index=i, inputs={"in0": tuple(run) or (nothing,)})
+            for i, run in enumerate(runs)
+        ]
 
     def _run(self, index: int, first: int, last: int) -> TaskPayload:
         if self.slices:
-            return TaskPayload(index, {"in0": self.slices[first:last]})
-        return TaskPayload(index, {}, {"in0": self.reads[first:last]})
+            return TaskPayload(index=index, inputs={"in0": self.slices[first:last]})
+        return TaskPayload(index=index, inputs={}, reads={"in0": self.reads[first:last]})
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +169,11 @@ class TableLoader:
             read = [{"in0": partition_slices(partition)} for partition in source.merged]
             for inputs, patch in zip(read, source.patches, strict=False):  # there may be none
                 inputs["patch"] = patch
-            return [TaskPayload(i, inputs) for i, inputs in enumerate(read)]
+            return [TaskPayload(index=i, inputs=inputs) for i, inputs in enumerate(read)]
         if self._takes_files:
-            return [TaskPayload(i, {"in0": (s,)}) for i, s in enumerate(source.partitions)]
+            return [
+                TaskPayload(index=i, inputs={"in0": (s,)}) for i, s in enumerate(source.partitions)
+            ]
         return source.runs(self.layout.partitions)
 
     @property
@@ -275,7 +285,7 @@ class TableLoader:
         divided = self._graph.outputs(0)
         outcomes, held = [d.outcome for d in divided], [d.node for d in divided]
         slices = stage_slices(outcomes, held, range(index, index + 1))
-        return TaskPayload(index, {"in0": slices}, replicas=nodes)
+        return TaskPayload(index=index, inputs={"in0": slices}, replicas=nodes)
 
     def task_output(self, submission: Submission, event: TaskCompleted) -> TaskOutput:
         outcome = decode_outcome(event.result)

@@ -84,7 +84,7 @@ def write_piece(
     )
     try:
         conforming = (batch.select(names).cast(file.schema) for batch in batches)
-        task = TaskPayload(file.number, {})
+        task = TaskPayload(index=file.number, inputs={})
         name, stored = outputs.partition(stage, task, file.schema, conforming)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError) as error:
         raise DataError(f"A block does not have the dataset's columns: {error}") from error

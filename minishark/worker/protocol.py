@@ -202,7 +202,7 @@ class WorkerFigures(msgspec.Struct, frozen=True, array_like=True):
     cpu_s: float  # the CPU time of its thread
 
 
-class TaskPayload(msgspec.Struct, frozen=True, array_like=True):
+class TaskPayload(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """One task of a stage."""
 
     index: int  # its index in the stage, and of its partition

@@ -5,19 +5,18 @@ Of a holder, the files are those of its simulated disk; of an asker, messages ta
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from minishark.cluster import wire
+from minishark.cluster.membership import Node
 from minishark.cluster.outputs import FOLDER, HeldOutputs, HomeIndex, SharedOutputs, answered
 from minishark.worker.protocol import KeptOutput
 from minishark_lab.simulation.disks import Disk
+from minishark_lab.simulation.fibers import SimulatedClock
 from sparrow_core.protocol.ids import NodeName
-
-if TYPE_CHECKING:
-    from minishark_lab.simulation.attached import SimulatedAttached
 
 _TOLD_S = 0.002  # how long it takes until homes are told, about
 _ENTRIES_MAX = 60  # few, so that homes forget
@@ -57,10 +56,26 @@ class NodeOutputs:
         return answered(request, self.home, self.held)
 
 
+class Asker(Protocol):
+    """A cluster as one session uses it."""
+
+    store_name: str
+    clock: SimulatedClock
+
+    def told(self) -> tuple[Node, ...]:
+        """Its nodes."""
+
+    def travel(self, names: Sequence[str]) -> None:
+        """Let the time pass that asking these nodes takes."""
+
+    def outputs_of(self, name: NodeName) -> NodeOutputs | None:
+        """The outputs of a node, if it answers."""
+
+
 class SimulatedOutputs(SharedOutputs):
     """The outputs of all nodes, as one session finds and keeps them."""
 
-    def __init__(self, cluster: SimulatedAttached) -> None:
+    def __init__(self, cluster: Asker) -> None:
         self._session = cluster.store_name
         self._cluster = cluster
         self._nodes = lambda: [node.at for node in cluster.told() if not node.is_draining]

@@ -27,7 +27,7 @@ COUNT = 300_000
 ROWS = f"SELECT i AS c0, 'row ' || i AS c1 FROM range({COUNT}) r(i)"
 TYPES = ("BIGINT", "VARCHAR")
 SMALL = NodeMemory(166 << 20, 1)
-EMPTY = TaskPayload(0, {})
+EMPTY = TaskPayload(index=0, inputs={})
 
 
 @pytest.fixture

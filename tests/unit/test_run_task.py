@@ -91,7 +91,7 @@ def put(store: Store, file: str, sql: str) -> FileSlice:
     return FileSlice(file, ("n0",))
 
 
-EMPTY = TaskPayload(0, {})
+EMPTY = TaskPayload(index=0, inputs={})
 
 
 # Outputs
@@ -159,7 +159,7 @@ def test_fragments_over_outputs_of_stages_are_prepared_once(
     sql = "SELECT count(*) AS c0, sum(a.i) AS c1 FROM in0 AS a JOIN in0 AS b ON a.i = b.i"
 
     def joined(item: FileSlice) -> list[tuple[object, ...]]:
-        task = TaskPayload(0, {"in0": (item,)})
+        task = TaskPayload(index=0, inputs={"in0": (item,)})
         return rows(inline(runner.run(stage_task(sql, ("BIGINT", "HUGEINT"), rows=1), task)))
 
     def sent(query: str) -> FileSlice:
@@ -182,7 +182,7 @@ def test_what_prepared_fragments_have_read_is_released(runner: TaskRunner, store
     """Else files of queries that have ended would take shared memory."""
     for n in range(4):
         item = put(store, f"queries/1/{n}.arrow", f"SELECT i FROM range({n}) r(i)")
-        task = TaskPayload(0, {"in0": (item,)})
+        task = TaskPayload(index=0, inputs={"in0": (item,)})
         runner.run(stage_task("SELECT sum(i) AS c0 FROM in0", ("HUGEINT",), rows=1), task)
     assert 1 == prepared(runner)
     (known,) = runner._prepared._known.values()
@@ -212,7 +212,7 @@ def test_only_so_many_are_prepared(
 def test_large_result_is_stored(runner: TaskRunner, store: Store) -> None:
     """A large result is a file on the node."""
     sql = "SELECT i AS c0 FROM range(200000) r(i)"
-    outcome = runner.run(stage_task(sql, ("BIGINT",)), TaskPayload(3, {}))
+    outcome = runner.run(stage_task(sql, ("BIGINT",)), TaskPayload(index=3, inputs={}))
     assert (200_000, None) == (outcome.figures.rows, outcome.inline)
     assert outcome.file is not None
     assert outcome.file.startswith("queries/1/0-3-")
@@ -267,7 +267,7 @@ def test_partition_is_named_measured_and_replicated(
         OutputKind.PARTITION,
         columns=(("id", "BIGINT"), ("odd name", "VARCHAR")),
     )
-    outcome = runner.run(stage, TaskPayload(2, {}, replicas=("n0", "n1")))
+    outcome = runner.run(stage, TaskPayload(index=2, inputs={}, replicas=("n0", "n1")))
     file = outcome.file
     assert file is not None
     assert (10, ("n0", "n1")) == (outcome.figures.rows, outcome.locations)
@@ -289,7 +289,7 @@ def test_a_partition_from_a_stored_file(
     if not whole:
         item = FileSlice(item.file, item.locations, 0, 1)
     stage = stage_task("", (), OutputKind.PARTITION, columns=(("id", "BIGINT"),))
-    outcome = runner.run(stage, TaskPayload(0, {"in0": (item,)}, replicas=("n0",)))
+    outcome = runner.run(stage, TaskPayload(index=0, inputs={"in0": (item,)}, replicas=("n0",)))
     assert (outcome.figures.rows, outcome.figures.bytes, outcome.locations) == (10, 80, ("n0",))
     assert outcome.statistics is not None
     source, stored = (tmp_path / "n0" / str(file) for file in (item.file, outcome.file))
@@ -345,7 +345,9 @@ def stored_splits(runner: TaskRunner, *splits: Split) -> TaskOutcome:
     stage = stage_task("", types, OutputKind.PARTITION, columns=columns)
     schema = tuple(Column(*column) for column in columns)
     read = cloudpickle.dumps(SplitRead(schema, splits, Pushed()))
-    return runner.run(stage, TaskPayload(0, {}, {"in0": (read,)}, replicas=("n0",)))
+    return runner.run(
+        stage, TaskPayload(index=0, inputs={}, reads={"in0": (read,)}, replicas=("n0",))
+    )
 
 
 @pytest.mark.parametrize(
@@ -388,7 +390,9 @@ def test_inputs_are_named(runner: TaskRunner, store: Store) -> None:
         ("INTEGER",),
         shared_inputs={"in0": (one,)},
     )
-    payload = TaskPayload(0, {"in1": (two,)}, {"in2": (read_of("(SELECT 4 AS x)", "x INTEGER"),)})
+    payload = TaskPayload(
+        index=0, inputs={"in1": (two,)}, reads={"in2": (read_of("(SELECT 4 AS x)", "x INTEGER"),)}
+    )
     assert [(7,)] == rows(inline(runner.run(stage, payload)))
     for name in ("in0", "in1", "in2"):
         with pytest.raises(TaskError) as found:
@@ -559,7 +563,7 @@ def test_a_database_is_replaced_after_many_tasks(
     stage = stage_task("SELECT twice(4) AS c0", ("INTEGER",), prelude=prelude)
     used = []
     for _ in range(8):
-        assert [(8,)] == rows(inline(runner.run(stage, TaskPayload(0, {}))))
+        assert [(8,)] == rows(inline(runner.run(stage, TaskPayload(index=0, inputs={}))))
         used.append(runner._duckdb.con)
     assert [3, 3, 2] == [used.count(each) for each in dict.fromkeys(used)]
 

@@ -45,21 +45,21 @@ def test_progress_is_that_of_the_task_that_runs(progress: TaskProgress, tmp_path
     """Nothing is told before, after, of loads, or when the query's folder is gone."""
     folder = tmp_path / "queries/1"
     progress.tell(lambda: 0.1)
-    with progress.of(_stage(), TaskPayload(7, {})):
+    with progress.of(_stage(), TaskPayload(index=7, inputs={})):
         for done in (0.25, 0.5):
             progress.tell(lambda done=done: done)
             assert {7: done} == parts_done(folder, "3-")
     progress.tell(lambda: 0.75)
     assert {7: 0.5} == parts_done(folder, "3-")
     assert {} == parts_done(folder, "4-") == parts_done(tmp_path / "nowhere", "3-")
-    with progress.of(_stage(OutputKind.PARTITION), TaskPayload(8, {})):
+    with progress.of(_stage(OutputKind.PARTITION), TaskPayload(index=8, inputs={})):
         progress.tell(lambda: 0.1)
     (folder / "3-9.progress").write_text("")
     assert {7: 0.5} == parts_done(folder, "3-")
     for file in folder.iterdir():
         file.unlink()
     folder.rmdir()
-    with progress.of(_stage(), TaskPayload(7, {})):
+    with progress.of(_stage(), TaskPayload(index=7, inputs={})):
         progress.tell(lambda: 0.9)
     assert not folder.exists()
 
