@@ -260,6 +260,7 @@ class ScratchDatabase:
             waiting = self._waiting if own else self._shared.definitions
             views = self._views if own else self._shared.views
             if alone:
+                self._replay()  # what was dropped before is gone
                 self._run(sql)
                 self._shared.has_own = True
             if view:  # what was to be made of it before is made no more
@@ -1008,7 +1009,7 @@ class ScratchDatabase:
         # then it has run all the same, so that nothing must be changed by that.
         (first, *others) = self._con.extract_statements(sql)
         is_query = not others and first.type == duckdb.StatementType.SELECT
-        if is_query and "nextval" not in sql.lower():
+        if is_query and not mentioned(sql, ("nextval", "copy")):
             relation = self._con.sql(first)
             if not any(map(_COUNTED_UP.search, relation.columns)):
                 return _typed(relation.to_arrow_table(), relation.types)

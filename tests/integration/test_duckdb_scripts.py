@@ -6,6 +6,7 @@ Cases are what `benchmarks/duckdb_tests.py` has found; it runs the files themsel
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
@@ -78,6 +79,10 @@ SCRIPTS = {
         SELECT table_name, column_name FROM information_schema.columns; UPDATE mixedCASE SET id = 2;
         CREATE INDEX x ON mixedcase (Other); SHOW TABLES; FROM MixedCase; DROP INDEX x;
         ALTER TABLE mixedcase RENAME TO OtherCase; SHOW TABLES; FROM othercase""",
+    "what was dropped": """
+        CREATE SEQUENCE q; CREATE TYPE y AS ENUM ('a'); CREATE MACRO f(x) AS x; DROP TYPE y;
+        DROP TYPE y; DROP MACRO f; DROP MACRO f; CREATE VIEW v AS SELECT 1; DROP VIEW v;
+        DROP VIEW v""",
     "DEALLOCATE": "DEALLOCATE p; PREPARE p AS SELECT 1 AS i; DEALLOCATE p; EXECUTE p",
     "PIVOT over values of rows": """
         CREATE TABLE t (c VARCHAR, v INTEGER); INSERT INTO t VALUES ('a', 1), ('b', 2);
@@ -156,6 +161,19 @@ def test_row_ids_of_a_table_that_a_transaction_has_changed(root: Session) -> Non
             assert [{"i": 1}, {"i": 3}] == other.sql(query).to_arrow().to_pylist()
     finally:
         other.stop()
+        root.sql("DROP TABLE t")
+
+
+def test_copy_in_a_query(root: Session, tmp_path: Path) -> None:
+    """It writes the tables' rows, once."""
+    root.sql("CREATE TABLE t AS SELECT 7 * i AS i FROM range(5) AS r(i)")
+    file = tmp_path / "t.csv"
+    try:
+        query = f"WITH c AS (COPY t TO '{file}' (FORMAT CSV)) SELECT a.Count, b.Count FROM c a, c b"
+        copied = root.sql(query).to_arrow()
+        assert ["i", "0", "7", "14", "21", "28"] == file.read_text().split()
+        assert (["Count", "Count"], (1, 2)) == (copied.column_names, copied.shape)
+    finally:
         root.sql("DROP TABLE t")
 
 
