@@ -299,9 +299,10 @@ class ScratchDatabase:
         with self._lock:
             return self._run(f"SELECT 1 FROM duckdb_views() WHERE {named}") != []
 
-    def note_catalog(self, name: str) -> None:
-        """Note that a view or macro reads the catalog."""
-        self._shared.of_catalog |= {name.lower()}
+    def note_catalog(self, name: str, *, reads: bool) -> None:
+        """Note whether a view or macro reads the catalog."""
+        others = self._shared.of_catalog - {name.lower()}
+        self._shared.of_catalog = others | {name.lower()} if reads else others
 
     def reads_catalog(self, sql: str) -> bool:
         """Whether a statement may read the catalog by such a view or macro."""
@@ -564,15 +565,15 @@ class ScratchDatabase:
                 with self._at_home():
                     self._run(definition)
                 made.append(name)
+        before = self._tables()
         try:
             yield
         finally:
             left = self._tables()
+            self._shared.gone.update(set(before).difference(left))
             for name in made:
                 if name.lower() in left:
                     self._run(f"DROP TABLE {_CLUSTERS}{quote(name)}")
-                else:
-                    self._shared.gone.add(name.lower())
 
     def names_temporary(self, sql: str) -> bool:
         """Whether a statement may read or write temporary tables, which no executor has."""

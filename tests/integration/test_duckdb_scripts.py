@@ -23,6 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Arrow output on a DB-API result"
 SCRIPTS = {
     "names that are taken": """
         CREATE TABLE t (i INTEGER); CREATE VIEW v AS SELECT 1 AS a; CREATE SEQUENCE q;
+        CREATE OR REPLACE VIEW v AS FROM v;
         CREATE VIEW v AS SELECT 2 AS a; FROM v; CREATE VIEW t AS SELECT 3; FROM t;
         CREATE VIEW IF NOT EXISTS t AS SELECT 4; FROM t; DROP VIEW IF EXISTS t; DROP VIEW t;
         DROP TABLE v; DROP TABLE IF EXISTS v; FROM v; CREATE OR REPLACE VIEW t AS SELECT 5;
@@ -42,7 +43,7 @@ SCRIPTS = {
         CREATE VIEW w AS SELECT upper(table_name) AS u FROM duckdb_tables();
         CREATE VIEW x AS SELECT u || '!' AS u FROM w; CREATE TABLE s (i INTEGER); FROM x;
         CREATE MACRO m(n) AS (SELECT count(*) FROM duckdb_columns() WHERE table_name = n);
-        SELECT m('t') AS c; CREATE TABLE n AS FROM v; FROM n;
+        SELECT m('t') AS c;
         CREATE OR REPLACE VIEW w AS SELECT 1 AS one; FROM w;
         CREATE OR REPLACE VIEW w AS SELECT table_name FROM duckdb_tables(); FROM w""",
     "tables that depend on sequences": """
@@ -53,7 +54,9 @@ SCRIPTS = {
     "sequences that tables own": """
         CREATE SEQUENCE q; CREATE TABLE t (i INTEGER); INSERT INTO t VALUES (1);
         ALTER SEQUENCE q OWNED BY t; DROP SEQUENCE q; INSERT INTO t VALUES (2);
-        SELECT nextval('q') AS n; FROM t; DROP TABLE t; SELECT nextval('q') AS n""",
+        SELECT nextval('q') AS n; FROM t; DROP TABLE t; SELECT nextval('q') AS n;
+        CREATE SEQUENCE q; CREATE TABLE t (i INTEGER DEFAULT nextval('q')); CREATE SEQUENCE p;
+        ALTER SEQUENCE p OWNED BY t; DROP SEQUENCE q CASCADE; FROM t; SELECT nextval('p') AS n""",
     "names and types of columns in RETURNING": """
         CREATE SEQUENCE q; SELECT nextval('q'), nextval('q');
         SELECT * FROM (SELECT nextval('q') AS a), (SELECT 2 AS a);
