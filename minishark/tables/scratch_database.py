@@ -373,7 +373,7 @@ class ScratchDatabase:
             for table in after:
                 if name is None or table not in before or table == name.lower():
                     self._shared.changed[table] = next(self._shared.numbers)
-            self._shared.gone.update(set(before).difference(after))
+            self._note_gone(set(before).difference(after))
             return answer
 
     def insert(
@@ -570,10 +570,17 @@ class ScratchDatabase:
             yield
         finally:
             left = self._tables()
-            self._shared.gone.update(set(before).difference(left))
+            self._note_gone(set(before).difference(left))
             for name in made:
                 if name.lower() in left:
                     self._run(f"DROP TABLE {_CLUSTERS}{quote(name)}")
+
+    def _note_gone(self, names: Iterable[str]) -> None:
+        """Note tables that a statement has dropped or renamed, of whose names others may be."""
+        for name in names:
+            self._shared.gone.add(name)
+            self._shared.numbered.discard(name)
+            self._shared.own.pop(name, None)
 
     def names_temporary(self, sql: str) -> bool:
         """Whether a statement may read or write temporary tables, which no executor has."""
