@@ -471,9 +471,10 @@ class Engine:
             observer: can cancel it.
         """
         self.compute(scope.planning.tables_in(sql), scope)
-        if observer is None:
-            return scope.scratch.query(sql, lossless=lossless)
-        return scope.scratch.query(sql, lossless=lossless, stoppable=observer.stopped_by)
+        stoppable = stopped_by if observer is None else observer.stopped_by
+        takes = scope.scratch.takes_tables(sql)
+        with self.writing if takes else contextlib.nullcontext():
+            return scope.scratch.query(sql, lossless=lossless, stoppable=stoppable)
 
     def promise(self, plan: CachePlan, scope: Scope) -> CachedRows:
         """Promise the rows of a query of a session as a table."""

@@ -154,8 +154,8 @@ class Statements:
                 self._prepared[name] = prepared
                 self._held[name] = runtime.handles(prepared)
             case kinds.Deallocate(name=name):
-                self._prepared_statement(name)
-                del self._prepared[name], self._held[name]
+                self._prepared.pop(name, None)  # as in DuckDB, which takes any name
+                self._held.pop(name, None)
             case _:
                 assert_never(statement)
 

@@ -193,7 +193,7 @@ class MemoryTransaction:
             is_new = current is None and name not in self.context.sources
             if changed.now is None or (is_new and name not in scratch.own_tables):
                 return None
-        elif current is not None:
+        elif current is not None and not self.context.scratch.must_keep(name):
             adds = changed.added is not None and current.folder == began.folder
             if adds or current.same_rows(began):
                 return current

@@ -116,6 +116,7 @@ class Shell:
 class _Described:
     """A table that is here."""
 
+    name: str  # as it was created
     place: str  # its name, qualified
     has_collations: bool
     is_only_rows: bool  # whether statements on it need no other one, and Arrow can hold its rows
@@ -491,12 +492,13 @@ class ScratchDatabase:
         key = name.lower()
         named = f"{self._ours} AND lower(table_name) = {quote_text(key)}"
         tables = self._run(
-            "SELECT database_name, sql, index_count, temporary, comment FROM duckdb_tables() "
+            "SELECT database_name, table_name, sql, index_count, temporary, comment "
+            "FROM duckdb_tables() "
             f"WHERE {named} ORDER BY database_name DESC"
         )
         if not tables:
             return None
-        database, sql, indexes, is_temporary, comment = tables[0]
+        database, name, sql, indexes, is_temporary, comment = tables[0]
         columns = self._run(
             "SELECT column_index - 1, column_name, column_default, comment FROM duckdb_columns() "
             f"WHERE {named} AND (column_default IS NOT NULL OR comment IS NOT NULL)"
@@ -523,6 +525,7 @@ class ScratchDatabase:
             kind == "REFERENCE" for kind, _, _ in constraint_rows
         )
         return _Described(
+            name=name,
             place=f"{quote(database)}.main.{quote(name)}",
             has_collations=any(token.word == "COLLATE" for token in sql_tokens(sql)),
             is_only_rows=not (is_temporary or stays or sees_more or mentioned(sql, _SEES_MORE)),
@@ -732,10 +735,11 @@ class ScratchDatabase:
     def loaded(self, table: ScratchTable) -> None:
         """`table` was loaded, or stays here; if it has changed again since, it is still to load."""
         with self._lock, self._shared.lock:
+            key = table.name.lower()
             if table.rows is None:
-                self._shared.own[table.name] = None
-            if self._shared.changed.get(table.name) == table.number:
-                del self._shared.changed[table.name]
+                self._shared.own[key] = None
+            if self._shared.changed.get(key) == table.number:
+                del self._shared.changed[key]
                 if table.definition is not None:
                     # The cluster has the rows; they are here again when a statement needs them.
                     self._run(f"DROP TABLE {_CLUSTERS}{quote(table.name)}")
@@ -916,6 +920,12 @@ class ScratchDatabase:
         own = self._tables()
         return [name for (name,) in rows if name.lower() in asked and name.lower() not in own]
 
+    def takes_tables(self, sql: str) -> bool:
+        """Whether tables of the cluster stay here after a statement; none may change meanwhile."""
+        cursor = Cursor(sql)
+        defined = any(mentioned(text, _ROW_NUMBER) for text in self._shared.definitions)
+        return defined or cursor.comes("ALTER", "SEQUENCE") or mentioned(sql, _ROW_NUMBER) != []
+
     def _take_numbered(self, names: Sequence[str]) -> None:
         """Copy tables whose row ids are asked for, which views do not have; they stay the same."""
         if not self._is_undone:
@@ -930,8 +940,8 @@ class ScratchDatabase:
                 for shown in self._shown((name,)):
                     rows = self._con.table(shown).to_arrow_table()
                     self._hide(shown)
-                    table = f"memory.main.{quote(name)}"
-                    definition = self._definition(name)
+                    table = f"memory.main.{quote(shown)}"
+                    definition = self._definition(shown)
                     with self._registered(rows):
                         if not definition:
                             self._con.execute(f"CREATE TABLE {table} AS FROM {quote(ROWS)}")
@@ -939,7 +949,7 @@ class ScratchDatabase:
                             with self._at_home():
                                 self._con.execute(definition)
                             self._con.execute(f"INSERT INTO {table} FROM {quote(ROWS)}")
-                    taken.append(name)
+                    taken.append(shown)
         return taken
 
     @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -106,6 +107,7 @@ class ScratchTables(TableStore):
         context.check_open()
         if in_memory(context.transaction) is not None:
             raise UnsupportedError(NOT_IN_TRANSACTION)
-        with context.up_to_date():
+        writing = context.writing if context.scratch.takes_tables(sql) else contextlib.nullcontext()
+        with writing, context.up_to_date():
             context.compute(context.planning.tables_in(sql))
             return context.scratch.run(sql, comments=comments)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import minishark
-from minishark.errors import MinisharkError
+from minishark.errors import ConflictError, MinisharkError
 from minishark.query.answers import differences
 from minishark.session.session import Session
 
@@ -71,6 +71,14 @@ SCRIPTS = {
         FROM t; FROM s; WITH n AS (INSERT INTO t VALUES (9) RETURNING i)
             UPDATE s SET i = n.i FROM n WHERE s.i = 2 RETURNING s.i; FROM t; FROM s;
         WITH d AS (DELETE FROM t WHERE i > 1 RETURNING i) SELECT sum(i) AS n FROM d; FROM t""",
+    "names with capitals": """
+        CREATE TABLE MixedCase (Id INTEGER PRIMARY KEY); SHOW TABLES;
+        INSERT INTO mixedcase VALUES (1);
+        ALTER TABLE MIXEDCASE ADD COLUMN Other INTEGER; CREATE TABLE "it's" AS SELECT 1 AS i;
+        SELECT table_name, column_name FROM information_schema.columns; UPDATE mixedCASE SET id = 2;
+        CREATE INDEX x ON mixedcase (Other); SHOW TABLES; FROM MixedCase; DROP INDEX x;
+        ALTER TABLE mixedcase RENAME TO OtherCase; SHOW TABLES; FROM othercase""",
+    "DEALLOCATE": "DEALLOCATE p; PREPARE p AS SELECT 1 AS i; DEALLOCATE p; EXECUTE p",
     "PIVOT over values of rows": """
         CREATE TABLE t (c VARCHAR, v INTEGER); INSERT INTO t VALUES ('a', 1), ('b', 2);
         CREATE TABLE p AS PIVOT t ON c USING sum(v); FROM p;
@@ -134,6 +142,23 @@ def test_answers_of_scripts(root: Session, kind: str) -> None:
                 natives[name].close()
 
 
+def test_row_ids_of_a_table_that_a_transaction_has_changed(root: Session) -> None:
+    """They are asked for before it commits: both see the same rows afterwards."""
+    root.sql("CREATE TABLE t AS SELECT 1 AS i")
+    other = root.new_session()
+    try:
+        other.sql("BEGIN; UPDATE t SET i = 2")
+        assert [{"i": 1, "rowid": 0}] == root.sql("SELECT i, rowid FROM t").to_arrow().to_pylist()
+        with pytest.raises(ConflictError):
+            other.sql("COMMIT")
+        root.sql("INSERT INTO t VALUES (3)")
+        for query in ("SELECT i FROM t ORDER BY i", "SELECT i FROM t ORDER BY rowid"):
+            assert [{"i": 1}, {"i": 3}] == other.sql(query).to_arrow().to_pylist()
+    finally:
+        other.stop()
+        root.sql("DROP TABLE t")
+
+
 def _of_duckdb(native: duckdb.DuckDBPyConnection, sql: str) -> pa.Table | None:
     """The answer; None for an error."""
     try:
@@ -165,6 +190,6 @@ def _clean(sessions: dict[str, Session]) -> None:
     )
     for noun, listed in left:
         for name in root.sql(listed).to_arrow().columns[0].to_pylist():
-            root.sql(f"DROP {noun} IF EXISTS {name}")
+            root.sql(f'DROP {noun} IF EXISTS "{name}"')
     for name in ("x", "word", "m"):
         root.sql(f"RESET VARIABLE {name}")
