@@ -81,7 +81,9 @@ def read_entry(entry: bytes) -> tuple[KeptOutput, memoryview] | None:
 class Entries(Protocol):
     """Where entries are, by name; safe to use from several threads."""
 
-    threads: int  # so many reads at a time
+    @property
+    def threads(self) -> int:
+        """How many reads there are at a time."""
 
     def read(self, name: str) -> bytes | None:
         """An entry; None if there is none. Raises DataError."""
