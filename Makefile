@@ -11,7 +11,7 @@ SCALE ?= 0.1
 export PYTHONDONTWRITEBYTECODE :=
 SOURCES := minishark sparrow_core canary_core machine_kit minishark_platforms minishark_lab tests benchmarks docs examples setup.py
 
-.PHONY: help tpch test test-all simulate style format types check nightly bench ratchet ratchet-quick wheel sbom lock clean
+.PHONY: help tpch test test-all simulate style format types docs check nightly bench ratchet ratchet-quick wheel sbom lock clean
 
 help:
 	@echo "make tpch      make TPC-H data, run the 22 queries, compare each answer with DuckDB's"
@@ -19,7 +19,8 @@ help:
 	@echo "make simulate  422 queries under faults in deterministic simulation"
 	@echo "make style     ruff: lint and format check (make format: apply)"
 	@echo "make types     mypy --strict"
-	@echo "make check     style, types, simulate, test-all"
+	@echo "make docs      build the documentation as a site in site/, and check its links"
+	@echo "make check     style, types, docs, simulate, test-all"
 	@echo "make nightly   all tests, TPC-DS, longer simulation, ratchet: hours; writes docs/nightly.md"
 	@echo "make bench     the 22 queries beside DuckDB (SCALE=1 make bench)"
 	@echo "make ratchet   compare CPU time with the last release (AGAINST=commit make ratchet)"
@@ -65,7 +66,11 @@ format: $(READY)
 types: $(READY)
 	@$(BIN)/mypy
 
-check: style types simulate test-all
+# Whatever a page links to must be there, its sections too.
+docs: $(READY)
+	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --conf-dir docs . site
+
+check: style types docs simulate test-all
 
 nightly: $(READY)
 	@$(BIN)/python benchmarks/nightly.py
@@ -103,5 +108,5 @@ lock:
 	@rm -rf $(VENV)-lock
 
 clean:
-	@rm -rf $(VENV) .tpcds nightly build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .tpcds nightly site build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

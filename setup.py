@@ -40,6 +40,7 @@ DBT = ["dbt-adapters>=1.16", "dbt-common>=1.20", "dbt-core>=1.10"]
 XML = ["lxml>=5"]
 CRYPTO = ["cryptography>=42"]
 POSTGRES = ["adbc-driver-postgresql>=1.5"]
+DOCS = ["furo>=2025.7", "myst-parser>=4", "sphinx>=8", "sphinx-copybutton>=0.5"]
 TEST = [
     *TPCH,
     *LAB,
@@ -152,7 +153,8 @@ setup(
         "pandas": ["pandas>=2"],
         "polars": ["polars>=1"],
         "test": TEST,
-        "dev": [*TEST, "mypy>=1.10", "ruff>=0.6"],
+        "docs": DOCS,
+        "dev": [*TEST, *DOCS, "mypy>=1.10", "ruff>=0.6"],
     },
     entry_points={
         "console_scripts": ["minishark = minishark.cli:main", "sparrow = sparrow_core.cli:main"],

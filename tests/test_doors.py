@@ -82,6 +82,16 @@ def test_the_commands_are_listed() -> None:
         assert targets == set(re.findall(r"\bmake ([a-z-]+)(?=[^\w.-]|$)", text)) - {"clean"}
 
 
+def test_the_site_has_every_page() -> None:
+    """docs/index.md lists what is in docs/; decisions.md lists its own sections."""
+    docs = ROOT / "docs"
+    listed = re.findall(r"^.* <([a-z]+)>$", (docs / "index.md").read_text(), re.MULTILINE)
+    assert sorted(page.stem for page in docs.glob("*.md") if page.stem != "index") == sorted(listed)
+    contents, *sections = (docs / "decisions.md").read_text().split("\n## ")
+    names = [section.partition("\n")[0].lower().replace(" ", "-") for section in sections]
+    assert names == re.findall(r"\(#([\w-]+)\)", contents)
+
+
 @pytest.mark.parametrize("page", [ARCHITECTURE, CONTRIBUTING], ids=lambda page: page.name)
 def test_paths_exist(page: Path) -> None:
     """What is quoted and has a slash is a file, a folder or a pattern of some."""

@@ -37,6 +37,8 @@ def packed(
         index=part.index,
         version=version,
         position=part.first_unrun(replica),
+        # The driver over there may be behind: until it has recorded as much, nothing is known of
+        # the steps from `pc` on.
         known=max(part.known, replica.end),
         inside=len(first),
         frames=len(first) + len(second),

@@ -205,10 +205,10 @@ def _drain_straight(part: Partition, track: Track, effects: Effects, stop: int) 
             elif not _run_special(part, step, effects):
                 part.blocked.append(pc)
                 break
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # sys.exit() ends the program, not its worker
         assert step is not None
         raise TaskError(step[4], part.index) from error
-    finally:
+    finally:  # a step that waits, or has failed, was looked at
         part.pc = pc + 1
     return part.pc - first
 

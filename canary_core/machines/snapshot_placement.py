@@ -67,6 +67,7 @@ class SnapshotPlacement:
     def holder(self, stage: int, key: Key, worker: Address) -> Address:
         """Who gives a partition's snapshot: the worker that wants it, if it can; "" if none."""
         holders = self._holders.get(stage, {}).get(key, {})
+        # What it has itself need not travel.
         if worker in holders or not holders:
             return worker if holders else Address("")
         return next(iter(holders))

@@ -48,6 +48,8 @@ class Snapshotter:
             sent = frozenset(part.sent.get(keeper, ()))
             body, flat = keep_message(part.key, stage, snapshot, frames, stored=sent)
             self._links.post(keeper, body, flat)
+            # The keeper may drop what this snapshot lacks. Values never change, so no later one has
+            # that again.
             part.sent[keeper] = set(snapshot.blobs)
 
     def keep(self, body: Keep, frames: Frames) -> None:
@@ -72,7 +74,8 @@ def plan_cuts(part: Partition, replica: Replica) -> None:
     planned = {stage for stage, _ in part.cuts}
     for stage, steps in sorted(replica.cuts.items()):
         step = steps.get(part.size)
+        # It may have been stored there before it came here.
         if step is None or stage in planned or stage <= part.stored:
             continue
-        if part.pc <= step:
+        if part.pc <= step:  # beyond the cut, values of the stage may be freed already
             part.cuts.append((stage, step))

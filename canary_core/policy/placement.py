@@ -24,6 +24,7 @@ def place(
     room = dict(zip(workers, shares, strict=True))
     placed: dict[int, Address] = {}
     for index in range(size):
+        # Of several, the first that has room: it has this one's neighbours.
         near = [w for w in workers if room[w] and hosts[w] in preferred.get(index, ())]
         if near:
             placed[index] = near[0]
@@ -61,6 +62,7 @@ def recopy(
         while having and len(having) < min(copies, len(hosts)):
             taken = {hosts[each] for each in having}
             others = [each for each in hosts if each not in having]
+            # The death of a host takes all copies there; but two on one host are better than one.
             to = min(others, key=lambda worker: (hosts[worker] in taken, given[worker]))
             given[to] += 1
             orders.setdefault((having[0], to), []).append(key)

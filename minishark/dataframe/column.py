@@ -525,9 +525,9 @@ class Column(CamelCase):
             OptionError: `key` is no position and no text; see `functions.element_at`.
         """
         if isinstance(key, str):
-            return replace(combine(self, f"[{literal(key)}]"), level=Level.ATOM)
+            return atom(combine(self, f"[{literal(key)}]"))
         if isinstance(key, int) and not isinstance(key, bool) and key >= 0:
-            return replace(combine(self, f"[{key + 1}]"), level=Level.ATOM)
+            return atom(combine(self, f"[{key + 1}]"))
         raise OptionError(
             "get_item takes a position from 0 or a text; for other keys use functions.element_at."
         )
@@ -542,7 +542,7 @@ class Column(CamelCase):
         A field `a.b` of a struct within the struct can't be named; build it with two calls.
         """
         made = combine("struct_update(", self, f", {ident(name)} := ", value(item), ")", bare=True)
-        return case(self.is_not_null(), replace(made, level=Level.ATOM))
+        return case(self.is_not_null(), atom(made))
 
     def drop_fields(self, *names: str) -> Column:
         """A struct without some of its fields."""
@@ -886,7 +886,7 @@ class _Without:
         for name in kept:
             parts += [", "] * bool(parts) + [f"{ident(name)} := ", item.get_field(name)]
         made = combine("struct_pack(", *parts, ")", bare=True)
-        return case(item.is_not_null(), replace(made, level=Level.ATOM))
+        return case(item.is_not_null(), atom(made))
 
 
 @dataclass(frozen=True, slots=True)
@@ -989,6 +989,11 @@ def combine(*parts: Any, bare: bool = False) -> Column:
         pieces += part.pieces if plain else ("(", *part.pieces, ")")
         kind = max(kind, part.kind)
     return Column(tuple(pieces), kind=kind)
+
+
+def atom(column: Column) -> Column:
+    """The same without parentheses: it has its own, or needs none where it is to stand."""
+    return replace(column, level=Level.ATOM)
 
 
 def separated(columns: Iterable[Column]) -> tuple[Any, ...]:

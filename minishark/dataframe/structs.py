@@ -6,7 +6,7 @@ from typing import Any
 
 from minishark.dataframe.column import (
     Column,
-    Level,
+    atom,
     call,
     column_or_name,
     combine,
@@ -23,8 +23,7 @@ def struct(*cols: Any) -> Column:
         reference = only_reference(item)
         name = item.name or (reference.name.rpartition(".")[2] if reference else f"col{number}")
         parts += [", "] * bool(parts) + [f"{ident(name)} := ", item]
-    made = combine("struct_pack(", *parts, ")", bare=True)
-    return Column(made.pieces, made.name, level=Level.ATOM, kind=made.kind)
+    return atom(combine("struct_pack(", *parts, ")", bare=True))
 
 
 def json_text(item: Column) -> Column:

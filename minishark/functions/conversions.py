@@ -16,6 +16,7 @@ from minishark.dataframe.column import (
     Kind,
     Level,
     SessionWindow,
+    atom,
     call,
     case,
     column_or_name,
@@ -75,8 +76,7 @@ def split(str: Any, pattern: Any, limit: Any = -1) -> Column:
     rest = combine("substring(", text, ", 1 + (", *before, ")::BIGINT)", bare=True)
     limited = combine("list_append(list_slice(", parts, f", 1, {head}), ", rest, ")", bare=True)
     few = combine("len(", parts, f") <= {limit}", bare=True)
-    more = Column(limited.pieces, level=Level.ATOM, kind=limited.kind)
-    return case(few, parts).when(text.is_not_null(), more)
+    return case(few, parts).when(text.is_not_null(), atom(limited))
 
 
 def substring(str: Any, pos: Any, len: Any) -> Column:
@@ -381,7 +381,7 @@ def arrays_zip(*cols: Any) -> Column:
         fields.append(f"{ident(name)} := zip_[{number + 1}]")
     zipped = call("list_zip", *columns)
     body = f", lambda zip_: struct_pack({', '.join(fields)}))"
-    return _if_all(columns, _atom(combine("list_transform(", zipped, body, bare=True)))
+    return _if_all(columns, atom(combine("list_transform(", zipped, body, bare=True)))
 
 
 def sequence(start: Any, stop: Any, step: Any = None) -> Column:
@@ -393,10 +393,6 @@ def sequence(start: Any, stop: Any, step: Any = None) -> Column:
     if step is None:
         step = case(first > last, -1).otherwise(1)
     return call("generate_series", first, last, column_or_name(step))
-
-
-def _atom(made: Column) -> Column:
-    return Column(made.pieces, made.name, level=Level.ATOM, kind=made.kind)
 
 
 # Files and collations

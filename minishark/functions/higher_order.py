@@ -11,6 +11,7 @@ from minishark.dataframe.column import (
     Generator,
     Kind,
     Level,
+    atom,
     call,
     case,
     column_or_name,
@@ -56,15 +57,10 @@ def _with_index(function: Callable[..., Any]) -> Column:
 
 
 def _of_lambda(function: str, list_: Any, lambda_: Column, *more: Any) -> Column:
-    parts: list[Any] = [f"{function}(", _bare(column_or_name(list_)), ", ", lambda_]
+    parts: list[Any] = [f"{function}(", atom(column_or_name(list_)), ", ", lambda_]
     for item in more:
-        parts += [", ", _bare(item)]
-    made = combine(*parts, ")", bare=True)
-    return Column(made.pieces, level=Level.ATOM, kind=made.kind)
-
-
-def _bare(column: Column) -> Column:
-    return Column(column.pieces, level=Level.ATOM, kind=column.kind)
+        parts += [", ", atom(item)]
+    return atom(combine(*parts, ")", bare=True))
 
 
 # Lists
@@ -158,14 +154,14 @@ def map_filter(col: Any, f: Callable[[Column, Column], Any]) -> Column:
 
 def transform_keys(col: Any, f: Callable[[Column, Column], Any]) -> Column:
     """A map with the keys `f(key, value)`."""
-    pair = ("struct_pack(k := ", _bare(_entry(f)), ", v := entry_.value)")
+    pair = ("struct_pack(k := ", atom(_entry(f)), ", v := entry_.value)")
     body = combine("lambda entry_: ", *pair, bare=True)
     return _map_of(_of_lambda("list_transform", call("map_entries", column_or_name(col)), body))
 
 
 def transform_values(col: Any, f: Callable[[Column, Column], Any]) -> Column:
     """A map with the values `f(key, value)`."""
-    pair = ("struct_pack(k := entry_.key, v := ", _bare(_entry(f)), ")")
+    pair = ("struct_pack(k := entry_.key, v := ", atom(_entry(f)), ")")
     body = combine("lambda entry_: ", *pair, bare=True)
     return _map_of(_of_lambda("list_transform", call("map_entries", column_or_name(col)), body))
 
@@ -176,7 +172,7 @@ def map_zip_with(col1: Any, col2: Any, f: Callable[[Column, Column, Column], Any
     left, right = column_or_name(col1), column_or_name(col2)
     key = _variable("key_")
     made = value(f(key, combine(left, "[key_]"), combine(right, "[key_]")))
-    body = combine("lambda key_: struct_pack(k := key_, v := ", _bare(made), ")", bare=True)
+    body = combine("lambda key_: struct_pack(k := key_, v := ", atom(made), ")", bare=True)
     keys = call("list_concat", call("map_keys", left), call("map_keys", right))
     made = _map_of(_of_lambda("list_transform", call("list_distinct", keys), body))
     return case(left.is_not_null() & right.is_not_null(), made)
@@ -244,7 +240,7 @@ def inline_outer(col: Any) -> Column:
     """A row for each struct of a list, with its fields as columns; of NULLs if there is none."""
     chosen = column_or_name(col)
     filled = _filled(chosen, chosen)
-    made = combine("unnest(", _bare(filled), ", max_depth := 2)", bare=True)
+    made = combine("unnest(", atom(filled), ", max_depth := 2)", bare=True)
     return Column(made.pieces, level=Level.ATOM, kind=Kind.FREE)
 
 

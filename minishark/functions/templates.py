@@ -27,6 +27,7 @@ from minishark.dataframe.column import (
     Kind,
     Level,
     Text,
+    atom,
     column_or_name,
     combine,
     separated,
@@ -184,7 +185,7 @@ def _filled_once(sql: str, arguments: dict[str, tuple[Column, ...]]) -> Column:
             inside = {**arguments, name: (Column((variable,), level=Level.ATOM),)}
             body = _filled_once(sql, inside)
             return combine(
-                "list_transform([", _bare(columns[0]), f"], lambda {variable}: ", body, ")[1]",
+                "list_transform([", atom(columns[0]), f"], lambda {variable}: ", body, ")[1]",
                 bare=True,
             )  # fmt: skip
     return filled(sql, arguments)
@@ -204,7 +205,7 @@ def filled(sql: str, arguments: dict[str, tuple[Column, ...]]) -> Column:
             columns = arguments[mark["name"]]
             alone = sql[: mark.start()].endswith(("(", ", ")) and sql[place:].startswith((")", ","))
             bare = alone or len(columns) != 1
-            parts += separated([_bare(column) for column in columns] if bare else columns)
+            parts += separated([atom(column) for column in columns] if bare else columns)
         else:
             place = _end(sql, mark.end())
             inner = filled(sql[mark.end() : place - 1], arguments)
@@ -212,11 +213,6 @@ def filled(sql: str, arguments: dict[str, tuple[Column, ...]]) -> Column:
             parts.append(call.column(max(inner.kind, Kind.GROUP)))
     parts.append(sql[place:])
     return combine(*(part for part in parts if not isinstance(part, str) or part))
-
-
-def _bare(column: Column) -> Column:
-    """A column that needs no parentheses where it is an argument of a function."""
-    return replace(column, level=Level.ATOM)
 
 
 def _end(sql: str, start: int) -> int:

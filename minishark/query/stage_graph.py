@@ -174,10 +174,6 @@ class StageGraph:
         """Whether a stage may return other rows when it runs again on the same inputs."""
         return self._nodes[stage].varies
 
-    def missing(self) -> dict[int, tuple[int, ...]]:
-        """The tasks of each stage that still have to complete, the last stage's first."""
-        return self._missing()
-
     # --- events --------------------------------------------------------------------------
 
     def completed(self, number: int, task: int, output: TaskOutput) -> None:
@@ -281,25 +277,44 @@ class StageGraph:
                 if job.stage == reader.index and any(not read.own or t == task for t in waiting):
                     self._hopeless[number] = None
 
+    def check(self) -> None:
+        """Assert what holds between events."""
+        stages = [job.stage for job in self._open.values()]
+        assert len(dict.fromkeys(stages)) == len(stages), "one job per stage at a time"
+        for index, node in self._nodes.items():
+            outputs, is_started = self._outputs[index], index in self._started
+            assert node.tasks == len(outputs) == len(self._exposed[index])
+            assert is_started or not any(self._exposed[index]), "what has not run put out nothing"
+            # A stage runs when all that it reads is there, so what it reads has started, too.
+            assert not is_started or all(read.stage in self._started for read in node.reads)
+            for task, made in enumerate(outputs):
+                if made is not None:
+                    assert self._exposed[index][task], "whoever saw it must be found"
+                    file = made.outcome.file
+                    assert file is None or self._files[file] == (index, task)
+
     # --- decisions --------------------------------------------------------------------
 
     def step(self) -> Step:
         """What can start now, and what is no longer needed."""
         cancelled = [number for number in self._hopeless if self._open.pop(number, None)]
         self._hopeless.clear()
-        missing = self._missing()
+        missing = self.missing()
         # A retraction makes more outputs missing, among them perhaps ones of varying stages. It
         # ends, as each clears an exposed flag.
         while self._retract(missing, cancelled):
-            missing = self._missing()
+            missing = self.missing()
         for number in [n for n, job in self._open.items() if self._is_useless(job, missing)]:
             del self._open[number]
             cancelled.append(number)
         assert self._open.keys().isdisjoint(cancelled), "what is cancelled is over"
         return Step(tuple(self._ready(missing)), tuple(cancelled))
 
-    def _missing(self) -> dict[int, tuple[int, ...]]:
-        """The tasks of each stage that still have to complete because something needs them."""
+    def missing(self) -> dict[int, tuple[int, ...]]:
+        """The tasks of each stage that still have to complete because something needs them.
+
+        The last stage's are the first.
+        """
         wanted: dict[int, dict[int, None]] = {
             self._last.index: dict.fromkeys(range(self._last.tasks))
         }

@@ -333,7 +333,6 @@ encode = msgspec.msgpack.Encoder().encode
 decode_job: Callable[[bytes], Job] = msgspec.msgpack.Decoder(Job).decode
 decode_payload = msgspec.msgpack.Decoder(TaskPayload).decode
 decode_outcome = msgspec.msgpack.Decoder(TaskOutcome).decode
-decode_kept = msgspec.msgpack.Decoder(KeptOutput).decode
 decode_figures = msgspec.msgpack.Decoder(WorkerFigures).decode
 decode_value = msgspec.msgpack.Decoder(Value).decode
 decode_python_outcome = msgspec.msgpack.Decoder(PythonOutcome).decode

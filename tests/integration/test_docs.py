@@ -120,15 +120,15 @@ def test_the_source_of_a_user(session: Session, tmp_path: Path) -> None:
 
 
 def test_the_readme() -> None:
-    """Its first program prints what stands below it."""
-    blocks = re.findall(
-        r"^```(?:python)?\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
-    )
-    program, shown = blocks[1:3]
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        exec(compile(program, "README.md", "exec"), {})
-    assert shown.split() == output.getvalue().split()
+    """Each of its first programs prints what stands below it."""
+    first = (ROOT / "README.md").read_text().partition("\n## ")[0]
+    shown = re.findall(r"^```python\n(.*?)^```\n\n```\n(.*?)^```", first, re.DOTALL | re.MULTILINE)
+    assert len(shown) == 2
+    for program, printed in shown:
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            exec(compile(program, "README.md", "exec"), {"__name__": "readme"})
+        assert printed.split() == output.getvalue().split()
 
 
 def _example(name: str) -> ModuleType:

@@ -247,6 +247,7 @@ class World:
 
     def _act(self, graph: StageGraph) -> None:
         step = graph.step()
+        graph.check()
         for number in step.cancel:
             del self.running[number]
         for submission in step.submit:

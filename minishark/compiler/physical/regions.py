@@ -76,7 +76,7 @@ def bucket_outputs(plan: PhysicalPlan, complete: Collection[int]) -> list[Physic
                 outputs += [node] * divided
             case Cte() if not in_one_task(node.children[0].distribution):
                 return None
-            case Exchange():
+            case Exchange():  # of a stage that has not run
                 return None
             case Scan() | CteRef() if divided:
                 return None

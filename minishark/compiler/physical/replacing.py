@@ -63,7 +63,7 @@ def _scaled_rows(plan: PhysicalPlan, children: tuple[PhysicalPlan, ...]) -> floa
     match plan.operator:
         case Exchange():
             return children[0].rows if children else plan.rows
-        case ops.Cte():
+        case ops.Cte():  # its rows are those of what reads it
             return children[1].rows
         case ops.SetOperation():
             factor = sum(new.rows for new, _ in pairs) / sum(old.rows for _, old in pairs)
@@ -99,7 +99,7 @@ def _placed(
     match plan.operator:
         case Materialize() | ops.Cte():
             return replace(plan, children=children, distribution=children[-1].distribution)
-        case Exchange() | Boundaries():
+        case Exchange() | Boundaries():  # they take rows from any tasks
             return replace(plan, children=children)
         case SampleKeys():
             spread = Spread(children[0].distribution.partitions)
@@ -110,7 +110,7 @@ def _placed(
         case FinalAggregate(complete=aggregate):
             profile = Profile(plan.rows, (None,) * len(plan.schema))
             return placing.final(aggregate, below[0], plan.schema, profile).plan
-        case operator if _is_early(plan):
+        case operator if _is_early(plan):  # the exchange above it brings its rows together
             distribution = children[0].distribution
             if not in_one_task(distribution) and not isinstance(operator, ops.Distinct):
                 distribution = Spread(distribution.partitions)
