@@ -38,9 +38,11 @@ from minishark.sources.filesystems import (
     remove_files,
     write_data,
 )
-from minishark.worker.protocol import FileSlice, KeptOutput, decode_kept, encode
+from minishark.worker.protocol import FileSlice, KeptOutput, encode
 from minishark.worker.store import InputMissingError, Store
 from minishark.worker.writing import checksum
+
+_decode: Callable[[bytes], KeptOutput] = msgspec.msgpack.Decoder(KeptOutput).decode
 
 _MAGIC = b"minishark output 1\n"
 _DIGEST_BYTES = 32
@@ -73,7 +75,7 @@ def read_entry(entry: bytes) -> tuple[KeptOutput, memoryview] | None:
         return None
     last = _LENGTH_BYTES + int.from_bytes(rest[:_LENGTH_BYTES], "little")
     try:
-        return decode_kept(bytes(rest[_LENGTH_BYTES:last])), rest[last:]
+        return _decode(bytes(rest[_LENGTH_BYTES:last])), rest[last:]
     except msgspec.DecodeError:
         return None
 
