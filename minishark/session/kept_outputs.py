@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minishark.cluster.contract import Cluster
-from minishark.cluster.output_folder import FolderOutputs, entries_in
 from minishark.cluster.outputs import FOLDER as SHARED_FOLDER
 from minishark.errors import MinisharkError
+from minishark.query.output_folder import FolderOutputs, entries_in
 from minishark.query.reuse import Reuse
 from minishark.sources.filesystems import StoreAccess
 from minishark.worker.protocol import FileSlice

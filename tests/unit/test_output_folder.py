@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from minishark.cluster.output_folder import LocalEntries, entries_in, entry_of, read_entry
 from minishark.errors import DataError
 from minishark.events.figures import TaskFigures
+from minishark.query.output_folder import LocalEntries, entries_in, entry_of, read_entry
 from minishark.sources.filesystems import FROM_ENVIRONMENT
 from minishark.worker.protocol import KeptOutput, TaskOutcome
 
