@@ -102,6 +102,7 @@ MACHINES = (
     "canary_core.machines.worker",
     "canary_core.machines.controller",
     "minishark.cluster.jobs.machine",
+    "minishark.cluster.shared.machine",
 )
 DRIVERS = (
     "machine_kit.local_driver",

@@ -21,6 +21,7 @@ from minishark.cli.options import data_options, debug_option, debugging, version
 from minishark.cli.serve_command import serve
 from minishark.cli.sql_command import ClosedPipeError, sql
 from minishark.cli.sql_command import run as run_file
+from minishark.cli.tables_command import tables
 from minishark.cli.tpch_command import tpch
 from minishark.cli.ui_command import ui
 from minishark.errors import DataError, MinisharkError, OptionError
@@ -128,7 +129,7 @@ def group(context: click.Context, /, **options: Any) -> None:
         context.invoke(run_file, file=Path("-"), **options)
 
 
-for _command in (cluster_group, jobs, serve, sql, run_file, submit, tpch, ui):
+for _command in (cluster_group, jobs, serve, sql, run_file, submit, tables, tpch, ui):
     group.add_command(_command)
 
 

@@ -40,7 +40,8 @@ Examples:
 """
 
 
-def _cluster_option(command: _Command) -> _Command:
+def cluster_option(command: _Command) -> _Command:
+    """The options that name a cluster."""
     option = click.option(
         "--cluster", "which", metavar="NAME|ADDRESS", default="default", show_default=True
     )
@@ -121,7 +122,7 @@ def _variables(
     help="Of the jobs that wait for a place on a node, those of the highest start first.",
 )
 @click.option("--wait", "waits", is_flag=True, help="Print its log, and end as it ends.")
-@_cluster_option
+@cluster_option
 def submit(
     *,
     program: Path,
@@ -171,7 +172,7 @@ def jobs(context: click.Context) -> None:
 
 @jobs.command(name="list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with more details.")
-@_cluster_option
+@cluster_option
 def list_jobs(*, as_json: bool, which: str, keys: str | None) -> None:
     """List the jobs of a cluster, those submitted last at the end."""
     with _jobs(which, keys) as client:
@@ -189,14 +190,14 @@ def list_jobs(*, as_json: bool, which: str, keys: str | None) -> None:
     table = Table(*heads, box=None, pad_edge=False)
     for state in states:
         terms = state.terms
-        counts = (str(state.starts), _age(time.time() - terms.submitted_s))
+        counts = (str(state.starts), age(time.time() - terms.submitted_s))
         table.add_row(terms.name, state.status, terms.user, state.node, *counts, terms.what)
     standard_output().print(table if states else "no jobs")
 
 
 @jobs.command()
 @click.argument("name")
-@_cluster_option
+@cluster_option
 def show(*, name: str, which: str, keys: str | None) -> None:
     """Show what a job is, and what has happened to it."""
     with _jobs(which, keys) as client:
@@ -222,7 +223,7 @@ def show(*, name: str, which: str, keys: str | None) -> None:
 @jobs.command()
 @click.argument("name")
 @click.option("--follow", "-f", "follows", is_flag=True, help="Go on until the job is over.")
-@_cluster_option
+@cluster_option
 def log(*, name: str, follows: bool, which: str, keys: str | None) -> None:
     """Print what a job has printed: stdout and stderr, the last 4 MiB of them at most."""
     with _jobs(which, keys) as client:
@@ -235,7 +236,7 @@ def log(*, name: str, follows: bool, which: str, keys: str | None) -> None:
 
 @jobs.command()
 @click.argument("name")
-@_cluster_option
+@cluster_option
 def cancel(*, name: str, which: str, keys: str | None) -> None:
     """End a job with all its processes, and wait until it is over."""
     with _jobs(which, keys) as client:
@@ -250,7 +251,7 @@ def cancel(*, name: str, which: str, keys: str | None) -> None:
     "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait at most so long."
 )
 @output_options
-@_cluster_option
+@cluster_option
 def result(
     *,
     name: str,
@@ -304,7 +305,8 @@ def _follow(client: JobsClient, state: JobState) -> int:
     return 0 if state.status == "done" else _STATUS_FAILURE
 
 
-def _age(seconds: float) -> str:
+def age(seconds: float) -> str:
+    """A time in its largest unit."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= length:
             return f"{seconds / length:.0f} {unit}"

@@ -96,6 +96,8 @@ class AttachedCluster(Front):
                 self.learn(self._kept())
                 self.make_missing_folders()
                 self._remote_files.remove_unwanted()
+                if self._tables is not None:
+                    self._tables.renew()
 
     def _kept(self) -> list[tuple[str, ...]]:
         """Send a heartbeat; the schedulers that each node knows."""

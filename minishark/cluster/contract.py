@@ -14,6 +14,7 @@ from canary_core.runtime.mailbox import Mailbox
 from minishark.cluster.backend import Workplace
 from minishark.cluster.jobs.client import JobsClient
 from minishark.cluster.outputs import SharedOutputs
+from minishark.cluster.shared.client import SharedTablesClient
 from minishark.cluster.wire import Reply, Request
 from minishark.events.kinds import NodeUsage
 from minishark.worker.paths import StorePaths
@@ -81,6 +82,9 @@ class Cluster(Workplace, Nodes, Protocol):
 
     def shared_outputs(self) -> SharedOutputs | None:
         """Outputs that outlive the session; None if nothing does."""
+
+    def shared_tables(self) -> SharedTablesClient | None:
+        """Tables that outlive the session; None if nothing does."""
 
     def mailbox(self, name: str) -> Mailbox:
         """A mailbox of the session, which executors can reach; the caller closes it."""

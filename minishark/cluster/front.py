@@ -42,6 +42,7 @@ from minishark.cluster.node import service_address, this_host
 from minishark.cluster.outputs import SharedOutputs
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
+from minishark.cluster.shared.client import SharedTablesClient
 from minishark.cluster.status import usages_elsewhere
 from minishark.events.kinds import NodeUsage
 from minishark.worker.paths import StorePaths
@@ -86,6 +87,7 @@ class Front(Members):
         super().__init__(name, recovery_s, now_s=time.monotonic, sleep=time.sleep)
         self._keys = load_keys(keys)
         self._host = this_host()
+        self._tables: SharedTablesClient | None = None
         self.address = service_address(address, self._keys)
         with contextlib.ExitStack() as undo:
             self._connections = Connections(self._keys)
@@ -190,6 +192,16 @@ class Front(Members):
         return SharedOutputs(
             self.store_name, self._connections, lambda: tuple(node.at for node in self.told())
         )
+
+    def shared_tables(self) -> SharedTablesClient | None:
+        if self._tables is None and self.has_jobs:
+            self._tables = SharedTablesClient(
+                session=self.store_name,
+                connections=self._connections,
+                jobs=self.jobs(),
+                leave=self.leave_folder,
+            )
+        return self._tables
 
     def mailbox(self, name: str) -> Mailbox:
         endpoint = own_endpoint(self.address, self.scratch, name)

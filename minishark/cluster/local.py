@@ -306,6 +306,9 @@ class OwnCluster:
     def shared_outputs(self) -> None:
         """It has no other session."""
 
+    def shared_tables(self) -> None:
+        """Nothing outlives the session."""
+
     def folder(self, name: str) -> str:
         return name
 

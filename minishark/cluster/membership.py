@@ -141,6 +141,11 @@ class NodeFolders:
         """A node has made folders."""
         self.by_home.setdefault(home, {}).update(dict.fromkeys(folders))
 
+    def leave(self, folder: str) -> None:
+        """A folder is no longer the session's: others decide what becomes of it."""
+        for made in (self.made, *list(self.by_home.values())):
+            made.pop(folder, None)
+
     def remove(self, folders: Iterable[str], homes: Iterable[str]) -> None:
         """Folders are wanted no more; these nodes and those that have made any may have them."""
         folders = tuple(folders)
@@ -401,6 +406,11 @@ class Members(ABC):
         self.change_own(Remove(folders))
         with contextlib.suppress(ResourceError, ClusterError):
             self._run(self.membership.remove(folders, self.told()))
+
+    def leave_folder(self, folder: str) -> None:
+        """Have a folder no longer, which stays on the nodes."""
+        self.change_own(Remove((folder,)))
+        self.membership.folders.leave(folder)
 
     def make_missing_folders(self) -> None:
         """Have nodes do what they were not there to do."""

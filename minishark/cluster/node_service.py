@@ -41,6 +41,7 @@ from minishark.cluster.machine import live_process, memory_of, node_meter
 from minishark.cluster.outputs import FOLDER, HeldOutputs, HomeIndex, answered
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
+from minishark.cluster.shared.keeper import TablesKeeper, WantedFiles
 from minishark.events.kinds import NodeUsage, SessionUsage
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
@@ -140,6 +141,14 @@ class NodeService(Service):
             keys=keys,
             keys_folder=keys_folder,
         )
+        self._wanted = WantedFiles(self._roots)
+        self._tables = TablesKeeper(
+            jobs=self._jobs,
+            location=self.node,
+            connections=self._connections,
+            schedulers=lambda: self._welcome.schedulers,
+            keys=keys,
+        )
 
     def answer(self, request: wire.Request) -> wire.Reply:
         match request:
@@ -180,7 +189,11 @@ class NodeService(Service):
                 self.drain()
                 return wire.Done()
             case _:
-                reply = self._jobs.answer(request) or answered(request, self._home, self._held)
+                reply = (
+                    self._jobs.answer(request)
+                    or self._tables.answer(request)
+                    or answered(request, self._home, self._held)
+                )
                 return reply or super().answer(request)
 
     def _refusal(self, versions: dict[str, str]) -> wire.Failure | None:
@@ -210,7 +223,22 @@ class NodeService(Service):
             return partial(self._replicate, request)
         if isinstance(request, wire.GetUsage):
             return partial(self._usage, tuple(self._sessions.values()))
+        if isinstance(request, wire.ChangeTables):
+            return partial(self._tables.change, request)
+        if isinstance(request, wire.KeepTables):
+            return partial(self._keep_tables, request, tuple(self._sessions))
         return None
+
+    def _keep_tables(self, request: wire.KeepTables, sessions: Sequence[str]) -> wire.Reply:
+        gone = [self.path(file) for file in request.gone]
+        self._remove_copies(gone)
+        for folder in {file.parent for file in gone if str(file.parent) not in request.wanted}:
+            for root in self._roots:
+                with contextlib.suppress(OSError):
+                    (root / folder).rmdir()
+        self._wanted.keep(request.wanted, sessions, time.time())
+        self._wanted.is_needed = request.is_needed
+        return wire.Done()
 
     def _replicate(self, request: wire.Replicate) -> wire.Reply:
         source = request.source
@@ -276,6 +304,7 @@ class NodeService(Service):
         if self._control is None or self._drain_until_s is not None:
             return False
         self._drain_until_s = time.monotonic() + self._control.drain_s
+        self._wanted.is_needed = self._wanted.has_any  # until the owner of the catalog tells
         self._control.hold()
         self._jobs.drain()
         return True
@@ -296,6 +325,8 @@ class NodeService(Service):
         """If no session needs this draining node any more, it may leave; at the limit, it must."""
         if time.monotonic() > until_s:
             control.stop()
+        elif self._wanted.is_needed:
+            return
         elif self._jobs.is_idle and all(
             session.kept is not None and self.node.name in session.kept.released
             for session in self._sessions.values()
@@ -314,6 +345,7 @@ class NodeService(Service):
                 self._sessions.setdefault(folder.name, _Session(None))
                 self._sessions_heard.expect(folder.name, now)
         self._held.tidy(now)
+        self._tables.look()
         ask = partial(self.in_background, refuses)
         for name, session in list(self._sessions.items()):
             if not session.is_alive(self.node.host, self._sessions_heard.silent_s(name, now), ask):
@@ -333,6 +365,7 @@ class NodeService(Service):
         self._held.end(name)
 
     def stop(self) -> None:
+        self._tables.stop()
         self._jobs.stop()
         self._connections.close()
         super().stop()

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from minishark.cluster.jobs.records import Holder, JobProgram, JobProgress, JobState, JobTerms
+from minishark.cluster.shared.records import News, Order, TableChange
 from minishark.events.kinds import AnyEvent, NodeUsage, SessionStarted
 from minishark.worker.protocol import KeptOutput, StoreLocation
 from sparrow_core.protocol.messages import PROTOCOL_VERSION
@@ -238,6 +239,46 @@ class GetJobLog(Message, frozen=True):
     since: int = 0
 
 
+# Tables that belong to the cluster (`cluster.shared`)
+
+
+class HoldTables(Message, frozen=True):
+    """The owner of the catalog `uid` tells a holder of it, or asks for its promise."""
+
+    uid: str
+    ballot: int
+    news: News
+
+
+class GetTables(Message, frozen=True):
+    """Ask the owner of the catalog for what is new since one that the session has.
+
+    The session still reads files of that `version` of it; -1 if it reads none.
+    """
+
+    session: str
+    since: Order
+    version: int
+
+
+class ChangeTables(Message, frozen=True):
+    """Change tables, all at once; a change of the same `uid` is made once."""
+
+    uid: str
+    changes: tuple[TableChange, ...]
+
+
+class KeepTables(Message, frozen=True):
+    """The files of shared tables that are wanted, by folders, and some that no longer are.
+
+    `is_needed`: whether the node has replicas that others are to have before it leaves.
+    """
+
+    wanted: dict[str, tuple[str, ...]]
+    gone: tuple[str, ...]
+    is_needed: bool
+
+
 # Replies
 
 
@@ -264,7 +305,7 @@ class Failure(Message, frozen=True):
     """The request failed.
 
     `missing` if there is no such file, `refused` if versions differ, `taken` if a job of that name
-    is not over yet.
+    is not over yet, or another session has changed a table.
     """
 
     message: str
@@ -356,6 +397,28 @@ class JobStates(Message, frozen=True, kw_only=True):
     progress: dict[str, JobProgress] = {}
 
 
+class TablesHeld(Message, frozen=True):
+    """The reply to HoldTables.
+
+    `promised`: a higher ballot, if the request was refused; `is_lacking`: it needs all news; and
+    what it has, if that is later.
+    """
+
+    promised: int = 0
+    is_lacking: bool = False
+    later: News | None = None
+
+
+class TableNews(Message, frozen=True):
+    """The reply to GetTables."""
+
+    news: News
+
+
+class NotOwner(Message, frozen=True):
+    """The reply of a node that does not answer for the catalog of tables, or not yet."""
+
+
 class JobLog(Message, frozen=True):
     """The reply to GetJobLog: bytes from the position `start` on, which may be after the wanted."""
 
@@ -369,10 +432,11 @@ Request: TypeAlias = (
     | Announce | GetEvents | CancelQuery | GetUsage
     | FindOutputs | KeepOutputs | LeaseOutputs | ReleaseOutputs
     | SubmitJob | HoldJob | TellJobs | GetJobs | CancelJob | GetJobLog
+    | HoldTables | GetTables | ChangeTables | KeepTables
 )  # fmt: skip
 Reply: TypeAlias = (
     Welcome | Kept | Done | Failure | Chunk | Sealed | Elsewhere | Events | Usage
-    | OutputsFound | OutputsLeased | JobStates | JobLog
+    | OutputsFound | OutputsLeased | JobStates | JobLog | TablesHeld | TableNews | NotOwner
 )  # fmt: skip
 
 encode_message = msgspec.msgpack.Encoder().encode

@@ -152,7 +152,10 @@ def _array(
         empty = connection.sql(f"SELECT NULL::{type_} AS a").to_arrow_table()
         has_text = any(isinstance(value, str) for value in values)
         if str(connection.from_arrow(empty).types[0]) == type_ and not has_text:
-            return pa.array(values, empty.schema[0].type)
+            wanted = empty.schema[0].type
+            if pa.types.is_integer(wanted):
+                _check_whole(values, type_)
+            return pa.array(values, wanted)
         # Arrow lacks the type, or some values are text: DuckDB casts all of them from text.
         texts = pa.array([None if value is None else str(value) for value in values], pa.string())
         return _cast(pa.table({"a": texts}), ("a",), (type_,)).column(0)
@@ -172,3 +175,10 @@ def _cast(table: pa.Table, names: Sequence[str], types: Sequence[str]) -> pa.Tab
             return connection.from_arrow(table).project(items).to_arrow_table()
         except duckdb.Error as error:
             raise DataError(f"The data does not fit the schema: {error}") from error
+
+
+def _check_whole(values: Sequence[Any], type_: str) -> None:
+    """Arrow would cut off the fractions of floats."""
+    for value in values:
+        if isinstance(value, float) and not value.is_integer():
+            raise DataError(f"{value} is no whole number, as {type_} wants")

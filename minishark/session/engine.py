@@ -157,6 +157,7 @@ class Engine:
         self.planning = PlanningDatabase(config)  # a connection of no session
         self.tables = parts.tables(
             cluster=cluster,
+            client=cluster.shared_tables(),
             planning=self.planning,
             placement=self._place_loads,
             partitions=options.partitions,
@@ -269,8 +270,8 @@ class Engine:
                 elif table.name in self.tables.catalog:
                     self.tables.drop(table.name)
                 scratch.loaded(table)
-        if scope.before_statements is not None:
-            scope.before_statements()
+        for look in scope.before_statements:
+            look()
         yield
 
     @property

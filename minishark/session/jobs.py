@@ -31,6 +31,7 @@ from minishark.errors import JobError, OptionError, UnsupportedError
 from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.session.engine import Engine
 from minishark.session.scope import Scope
+from minishark.tables.shared_tables import is_shared
 from minishark.worker.protocol import FileSlice
 
 QUERY = "query.json"
@@ -224,11 +225,11 @@ def _text_for_others(engine: Engine, scope: Scope, sql: str) -> str:
             "(df.write.parquet), and read these."
         )
     unnamed = {held.name for held in handles}
-    if own := [table for table in tables if table not in unnamed]:
+    if own := [table for table in tables if table not in unnamed and not is_shared(table)]:
         raise UnsupportedError(
-            f"A job can't read tables of this session: {', '.join(map(ident, own))}. Read files or "
-            "stores that the nodes reach, or submit a program that loads the table "
-            "(session.submit_program)."
+            f"A job can't read tables of this session: {', '.join(map(ident, own))}. Create them "
+            "as shared ones (create_table(..., shared=True)), read files or stores that the nodes "
+            "reach, or submit a program that loads the table (session.submit_program)."
         )
     called = [each for each in engine.planner.functions if each in sql.lower()]
     if called:

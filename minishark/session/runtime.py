@@ -30,7 +30,7 @@ from minishark.dataframe.lazy_query import query_of
 from minishark.dataframe.local import local_table
 from minishark.dataframe.partitioned import kept
 from minishark.dataframe.profile import Profile
-from minishark.errors import VerificationError
+from minishark.errors import UnsupportedError, VerificationError
 from minishark.events.kinds import AnyEvent, NodeReport
 from minishark.events.page.export import QueryPage
 from minishark.model.catalog import Catalog, Partition
@@ -52,6 +52,7 @@ from minishark.sources.contract import Source
 from minishark.tables.cached import CachedRows, CachePlan
 from minishark.tables.memory_store import MemoryStore
 from minishark.tables.scratch_store import ScratchTables, TemporaryTables
+from minishark.tables.shared_store import NO_SHARED, SharedStore, shared_name
 from minishark.tables.stores import SelectedRows, StoreContext, Stores, TableStore
 from minishark.tasks.items import Items
 from minishark.tasks.verbs import Calls
@@ -103,13 +104,20 @@ class Runtime:
         self.register_progress_handler = scope.register_progress_handler
         self.remove_progress_handler = scope.remove_progress_handler
         own = (TemporaryTables(self.context), self.named, self.elsewhere)
-        self.stores = Stores(own if warehouse is None else (self._warehouse(warehouse), *own))
+        durable = () if warehouse is None else (self._warehouse(warehouse),)
+        of_cluster = () if self.tables.shared is None else (self._of_cluster(),)
+        self.stores = Stores((*of_cluster, *durable, *own))
+
+    def _of_cluster(self) -> TableStore:
+        store = SharedStore(self.context, self.named)
+        self.scope.look_before_statements(store.refresh)
+        return store
 
     def _warehouse(self, shared: SharedWarehouse) -> TableStore:
         from minishark.tables.warehouse.store import Warehouse  # noqa: PLC0415 - an extra
 
         store = Warehouse(self.context, shared, self.named, self.elsewhere)
-        self.scope.before_statements = store.refresh
+        self.scope.look_before_statements(store.refresh)
         return store
 
     @property
@@ -165,8 +173,12 @@ class Runtime:
         *,
         layout: Layout,
         replace: bool = False,
+        shared: bool = False,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
+        if shared and self.tables.shared is None:
+            raise UnsupportedError(NO_SHARED)
+        name = shared_name(name) if shared else name
         with self.scope.transaction.statement():
             if isinstance(data, DataFrame) and not data.is_local():
                 data, layout = SelectedRows(data.sql()), kept(query_of(data), layout)

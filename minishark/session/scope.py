@@ -42,7 +42,7 @@ class Scope:
         scratch: runs what the cluster can't; has its settings, temporary tables, current schema.
         definitions: of temporary views and macros, for executors.
         transaction: whether it is in one.
-        before_statements: looks at what may have changed elsewhere.
+        before_statements: look at what may have changed elsewhere.
         progress_handlers: hear of its queries.
         running: the tags of its running queries, by their numbers.
         warnings: what its user should know, besides what all users should.
@@ -70,7 +70,7 @@ class Scope:
             is_apart=is_apart,
         )
         self.definitions: tuple[str, ...] = ()
-        self.before_statements: Callable[[], None] | None = None
+        self.before_statements: tuple[Callable[[], None], ...] = ()
         self.progress_handlers: tuple[ProgressHandler, ...] = ()
         self.running: dict[int, frozenset[str]] = {}
         self.warnings: tuple[str, ...] = ()
@@ -149,6 +149,10 @@ class Scope:
             return tables.stored_rows(table)
         except InputMissingError as error:
             raise lost_partitions(table, error.files) or error from error
+
+    def look_before_statements(self, look: Callable[[], None]) -> None:
+        """Have something look, before each statement, at what may have changed elsewhere."""
+        self.before_statements = (*self.before_statements, look)
 
     # What runs
 

@@ -244,6 +244,7 @@ class Session(Operations, CamelCase):
         partitions: int | None = None,
         replicas: int = 2,
         replace: bool = False,
+        shared: bool = False,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """Load data into the cluster's memory as a table.
@@ -259,9 +260,12 @@ class Session(Operations, CamelCase):
                 tables without `partition_by`. Every node stores a table of one partition.
             replicas: the number of nodes that store each partition; at most all of them.
             replace: whether a table of the same name is replaced.
+            shared: whether it belongs to the cluster, and outlives the session: SQL calls it
+                `shared.NAME` then, in all sessions.
             on_progress: called with the number of tasks done and of all tasks.
 
         Raises:
+            UnsupportedError: it is to be `shared`, and the cluster is the session's own.
             CatalogError: there is a table of that name, or `partition_by` names no column of it, or
                 the name is empty.
             DataError: the data is missing or can't be read.
@@ -270,7 +274,7 @@ class Session(Operations, CamelCase):
         keys = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
         layout = Layout(partition_by=keys, partitions=partitions, replicas=replicas)
         self._runtime.create_table(
-            name, data, layout=layout, replace=replace, on_progress=on_progress
+            name, data, layout=layout, replace=replace, shared=shared, on_progress=on_progress
         )
 
     def drop_table(self, name: str) -> None:

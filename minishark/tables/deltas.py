@@ -357,7 +357,8 @@ class DeltaWriter:
         self, table: Table, nodes: Sequence[str], rows: pa.Table, store: Store
     ) -> tuple[Delta, tuple[str, ...]]:
         """Rows stored on nodes, and which of these have them."""
-        file = f"{table.folder}/delta-{next(self._numbers)}.arrow"
+        # Several sessions may write into the folder of a table that belongs to the cluster.
+        file = f"{table.folder}/delta-{self.cluster.store_name}-{next(self._numbers)}.arrow"
         batches = rows.combine_chunks().to_batches(BATCH_ROWS)
         stored = store.write(file, rows.schema, [batches])
         # Also those that drain: they may be the only ones that have the partition's other files.

@@ -43,8 +43,9 @@ from minishark.tables.memory_transaction import (
     begin,
     in_memory,
 )
-from minishark.tables.scratch_database import ScratchTable
+from minishark.tables.scratch_database import ScratchTable, Written
 from minishark.tables.scratch_store import HIDDEN, ScratchTables
+from minishark.tables.shared_tables import is_shared
 from minishark.tables.sources import arrow_table
 from minishark.tables.store import (
     StoreAsTable,
@@ -56,6 +57,11 @@ from minishark.tables.store import (
 )
 from minishark.tables.stores import SelectedRows, StoreContext, TableStore, counted
 from minishark.tables.tables import Tables, check_layout, named_columns
+
+ONLY_PLAIN = (
+    "Columns, rows, defaults, checks and keys are all that there can be to know of a shared table, "
+    "in types that Arrow has: no foreign keys, generated columns, indexes, ENUMs or collations."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +130,7 @@ class MemoryStore(TableStore):
                 return True
             if isinstance(rows, str | Path):
                 rows = NamedFiles(rows, context.sources.reach(context.planning.settings))
-            with context.tables.folder() as folder:
+            with context.tables.folder(name) as folder:
                 table = context.tables.build(
                     name,
                     folder,
@@ -183,7 +189,7 @@ class MemoryStore(TableStore):
         self.check_new(name, replace=replace)
         keys = named_columns(name, layout.partition_by, [column.name for column in schema])
         layout = dataclasses.replace(layout, partition_by=keys)
-        with tables.folder() as folder:
+        with tables.folder(name) as folder:
             sink = StoreAsTable(
                 tables=tables, name=name, schema=schema, folder=folder, layout=layout
             )
@@ -242,7 +248,8 @@ class MemoryStore(TableStore):
         match statement:
             case CreateTableAs() if target is not None and self._can_create(target.name, statement):
                 layout = Layout(replicas=2)
-                self.store_query(target.name, statement.query, layout, replace=True)
+                replaces = statement.replaces
+                self.store_query(target.name, statement.query, layout, replace=replaces)
                 return counted(context.catalog.get(target.name).rows)
             case DropTable(missing_ok=missing_ok) if target is not None:
                 self.drop(target.name, missing_ok=missing_ok)
@@ -287,6 +294,8 @@ class MemoryStore(TableStore):
                 return self._write_in(open_, statement, target)
             if isinstance(statement, AlterTable) and statement.renamed and target is not None:
                 self._check_free(statement.renamed, target)
+            if target is not None and is_shared(target.name):
+                return self._write_at_once(statement, target)
             context.compute(context.planning.tables_in(sql))
             return context.scratch.write(sql, target)
 
@@ -332,24 +341,54 @@ class MemoryStore(TableStore):
 
     def _write_in(self, open_: MemoryTransaction, statement: Write, target: Target) -> pa.Table:
         """Run a statement in the scratch database, for a transaction."""
-        context, sql = self.context, statement.sql
-        planning, scratch = context.planning, context.scratch
-        with context.up_to_date():
-            context.compute(planning.tables_in(sql))
-            written = scratch.write_uncommitted(sql, target)
-            exists_ok = isinstance(statement, CreateTable) and statement.table.exists_ok
-            if exists_ok and (target.name in context.catalog or planning.has_view(target.name)):
-                return written.answer
-            if any(changed.definition is None for changed in written.changed):
-                raise UnsupportedError(NOT_IN_TRANSACTION)
-            for changed in written.changed:
-                self._check_free(changed.name, target)
+        with self.context.up_to_date():
+            written = self._written(statement, target, NOT_IN_TRANSACTION)
             for name in written.gone:
                 open_.drop(name)
-            for changed in written.changed:
-                with context.tables.folder() as folder:
-                    open_.put(built(context.tables, changed, folder))
+            for table in self._built(written):
+                open_.put(table)
         return written.answer
+
+    def _write_at_once(self, statement: Write, target: Target) -> pa.Table:
+        """The same without a transaction: nothing of it waits for the next query."""
+        context = self.context
+        with context.up_to_date():
+            context.scratch.begin()
+            try:
+                written = self._written(statement, target, ONLY_PLAIN)
+            finally:
+                context.scratch.end()
+            names = (*written.gone, *(changed.name for changed in written.changed))
+            dropped = [old for name in names if (old := context.catalog.find(name)) is not None]
+            context.tables.replace(dropped, self._built(written))
+        return written.answer
+
+    def _written(self, statement: Write, target: Target, refusal: str) -> Written:
+        """What a statement changes in the scratch database, where it leaves nothing.
+
+        Raises:
+            UnsupportedError: a table would be more than its columns, rows, defaults and keys.
+        """
+        context, sql = self.context, statement.sql
+        planning = context.planning
+        context.compute(planning.tables_in(sql))
+        written = context.scratch.write_uncommitted(sql, target)
+        exists_ok = isinstance(statement, CreateTable) and statement.table.exists_ok
+        if exists_ok and (target.name in context.catalog or planning.has_view(target.name)):
+            return Written(written.answer, (), ())
+        if any(changed.definition is None for changed in written.changed):
+            raise UnsupportedError(refusal)
+        for changed in written.changed:
+            self._check_free(changed.name, target)
+        return written
+
+    def _built(self, written: Written) -> list[Table]:
+        """The tables that a statement has changed, not published yet."""
+        made = []
+        for changed in written.changed:
+            with self.context.tables.folder(changed.name) as folder:
+                made.append(built(self.context.tables, changed, folder))
+        return made
 
     def _check_free(self, name: str, target: Target) -> None:
         """Raise AlreadyExistsError if a table can't be created as, or renamed to, this name.

@@ -21,10 +21,11 @@ from minishark.errors import QueryError, UnsupportedError
 from minishark.query.sinks import CollectRows
 from minishark.tables.cached import CACHED_PREFIX
 from minishark.tables.memory_transaction import NOT_IN_TRANSACTION, in_memory
+from minishark.tables.shared_tables import PREFIX
 from minishark.tables.store import survives_arrow
 from minishark.tables.stores import StoreContext, TableStore, counted
 
-HIDDEN = (CACHED_PREFIX, UNNAMED_SOURCE, "warehouse.")
+HIDDEN = (CACHED_PREFIX, UNNAMED_SOURCE, "warehouse.", PREFIX)
 """How the names of tables start that no user has named."""
 
 

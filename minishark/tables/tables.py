@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from minishark.cluster.backend import CALLS_FOLDER, TRANSACTIONS_FOLDER, Placement, Workplace
 from minishark.cluster.platforms import datasets_of
+from minishark.cluster.shared.client import SharedTablesClient
 from minishark.compiler.physical.options import PARTITIONS_MAX, check_partitions, is_whole_number
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import (
@@ -62,6 +63,7 @@ from minishark.tables.load import LoadedTable, Origin, TableLayout, TableLoader,
 from minishark.tables.pieces import Pieces
 from minishark.tables.rebalancing import DrainTracker
 from minishark.tables.replication import Replicator, come_back, doubtful, readable
+from minishark.tables.shared_tables import SharedTables, is_shared
 from minishark.tables.sources import (
     SourceSize,
     arrow_table,
@@ -112,6 +114,7 @@ class Tables:
     observed: Observed  # gives the observer of a load of no session, by what it is called
     storage: Storage  # how object stores are reached
     catalog: Catalog = field(default_factory=Catalog)  # the published tables
+    client: SharedTablesClient | None = None  # of those that belong to the cluster
     clock: Clock = SYSTEM_CLOCK
     sizes: Sizes = SIZES  # of the files that changes make
     # What files of partitions were made from, where that is known: the same in every session.
@@ -127,6 +130,7 @@ class Tables:
     # By the folder of a load: nodes that have lost its files, and which version was current then.
     _emptied: dict[str, dict[str, int]] = field(default_factory=dict)
     deltas: DeltaWriter = field(init=False)
+    shared: SharedTables | None = field(init=False)
     _numbered: dict[str, _Numbered] = field(default_factory=dict)  # by the folder of a load
     _retired: DrainTracker = field(default_factory=DrainTracker)  # files of former versions
     # Folders of tables that are no more, with the transactions that may still read them.
@@ -135,6 +139,10 @@ class Tables:
 
     def __post_init__(self) -> None:
         self.deltas = DeltaWriter(self.cluster, self.sizes)
+        self.shared = None
+        if self.client is not None:
+            files, catalog = self.cluster, self.catalog
+            self.shared = SharedTables(client=self.client, files=files, catalog=catalog)
         self._restoring = self.clock.lock()
 
     def build(
@@ -200,9 +208,12 @@ class Tables:
             return table, _Loaded(source.origin, again, pieces, files)
 
     @contextlib.contextmanager
-    def folder(self) -> Iterator[str]:
+    def folder(self, name: str = "") -> Iterator[str]:
         """A new table's folder on every node; removed again if loading fails."""
-        folder = self.cluster.folder(f"tables/{next(self._numbers)}")
+        if (shared := self._shared_for(name)) is not None:
+            folder = shared.folder()
+        else:
+            folder = self.cluster.folder(f"tables/{next(self._numbers)}")
         self._homes[folder] = self.cluster.homes()
         try:
             self.cluster.make_folder(folder)
@@ -218,6 +229,8 @@ class Tables:
         With a number, as several loads may store files in one table's folder at a time.
         """
         number = next(self._loads)
+        if self.shared is not None and self.shared.is_own(folder):  # those are the session's
+            folder = self.cluster.folder(f"tables/{folder.rpartition('/')[2]}")
         temporary = (f"{folder}-source{number}", f"{folder}-buckets{number}")
         try:
             self.cluster.make_folder(*temporary)
@@ -225,9 +238,63 @@ class Tables:
         finally:
             self.cluster.remove_folder(*temporary)
 
+    # Tables that belong to the cluster
+
+    def _shared_for(self, name: str) -> SharedTables | None:
+        """What knows a table of that name, if it is one that belongs to the cluster."""
+        return self.shared if is_shared(name) else None
+
+    def _commit(
+        self, changes: Iterable[tuple[Table | None, Table | None]], *, whatever: bool = False
+    ) -> dict[str, Table]:
+        """Make those of tables, with the ones before, count that belong to the cluster."""
+        of_cluster = [
+            (old, new)
+            for old, new in changes
+            if (table := new or old) is not None and self._shared_for(table.name) is not None
+        ]
+        if self.shared is None or not of_cluster:
+            return {}
+        homes = self._homes
+        return self.shared.commit(
+            of_cluster, homes=lambda folder: homes.get(folder, {}), whatever=whatever
+        )
+
+    def read_shared(self) -> None:
+        """Know the tables that belong to the cluster as they are now."""
+        if self.shared is None:
+            return
+        with self._lock:
+            gone = list[str]()
+            for name, table in self.shared.read():
+                old = self.catalog.find(name)
+                if table is None:
+                    self.catalog.remove(name)
+                    self.planning.remove_table(name)
+                else:
+                    self.catalog.add(table)
+                    self._see(table, old)
+                if old is not None and (table is None or table.folder != old.folder):
+                    gone.append(old.folder)
+        for folder in gone:
+            self.forget(folder)
+
+    def _see(self, table: Table, old: Table | None) -> None:
+        """Let statements see a version of a table that others may have made."""
+        if old is not None and old.folder == table.folder and old.schema == table.schema:
+            if not old.same_rows(table):
+                self.planning.update_table(table)
+            return
+        self.planning.put_table(table)
+        if table.folder not in self._homes:
+            self._homes[table.folder] = {}
+            self.cluster.make_folder(table.folder)
+
     def drop(self, name: str) -> None:
         with self._lock:
-            table = self.catalog.remove(name)
+            table = self.catalog.get(name)
+            self._commit([(table, None)], whatever=True)
+            self.catalog.remove(name)
             self.planning.remove_table(name)
         self.forget(table.folder)
 
@@ -251,6 +318,13 @@ class Tables:
         Called when something has been written there, too, which makes the folder again.
         """
         if folder not in self._homes and folder not in self._forgotten:
+            self._remove(folder)
+
+    def _remove(self, folder: str) -> None:
+        """Remove the folder of a table; others may still read those that belong to the cluster."""
+        if self.shared is not None and not self.shared.may_remove(folder):
+            self.shared.leave(folder)
+        else:
             self.cluster.remove_folder(folder)
 
     def _transactions(self) -> frozenset[str]:
@@ -308,6 +382,13 @@ class Tables:
             changed_tables = [
                 _relocated(new, current[old.folder], doubted[old.folder]) for old, new in changes
             ]
+            before = [(gone.get(new.name.lower()), new) for new in created]
+            names = {new.name.lower() for new in created}
+            ends = [(old, None) for name, old in gone.items() if name not in names]
+            pairs = zip((current[old.folder] for old, _ in changes), changed_tables, strict=True)
+            shared = self._commit([*pairs, *before, *ends])
+            changed_tables = [shared.get(new.name, new) for new in changed_tables]
+            created = [shared.get(new.name, new) for new in created]
             with planned or contextlib.nullcontext():
                 self.catalog.change((*changed_tables, *created), gone)
             for new in changed_tables:
@@ -318,8 +399,31 @@ class Tables:
         for old in gone.values():
             self.forget(old.folder)
         for old, new in changes:
-            self.retire(changed_files(old, new))
+            if self._shared_for(old.name) is None:  # others may read them
+                self.retire(changed_files(old, new))
         self.sweep()
+
+    def replace(self, dropped: Sequence[Table], created: Sequence[Table]) -> None:
+        """Publish tables in the place of others, all at once.
+
+        Raises:
+            ConflictError: one of these has another version by now; nothing was published.
+        """
+
+        @contextlib.contextmanager
+        def planned() -> Iterator[None]:
+            yield
+            for old in dropped:
+                self.planning.remove_table(old.name)
+            for new in created:
+                self.planning.put_table(new)
+
+        try:
+            self.changed(created=created, dropped=dropped, planned=planned())
+        except BaseException:
+            for new in created:
+                self.forget(new.folder)
+            raise
 
     def _doubted(self, old: Table) -> Collection[str]:
         """The nodes that lost files since a version was published.
@@ -346,6 +450,8 @@ class Tables:
     def retire(self, files: Mapping[str, Sequence[str]]) -> None:
         """Files that no version has any more, with their locations, are deleted some time."""
         for file, nodes in files.items():
+            if self.shared is not None and not self.shared.may_retire(file):
+                continue
             for node in nodes:
                 self._retired.give_up(file, node, self.cluster.open_folders)
 
@@ -491,7 +597,7 @@ class Tables:
             for folder, then in tuple(self._forgotten.items()):
                 if then.isdisjoint(readers):
                     self._forgotten.pop(folder, None)
-                    cluster.remove_folder(folder)
+                    self._remove(folder)
         lasting = {cluster.folder(CALLS_FOLDER), *(table.folder for table in self.catalog)}
         for file, node in self._retired.superfluous(cluster.open_folders - lasting):
             self.cluster.remove_copy(file, node)
@@ -501,7 +607,8 @@ class Tables:
     def replicator(self) -> Replicator:
         return Replicator(
             cluster=self.cluster,
-            tables=lambda: tuple(self.catalog),
+            # The cluster sees to the replicas of its own.
+            tables=lambda: tuple(t for t in self.catalog if self._shared_for(t.name) is None),
             homes=lambda table: self._homes.get(table.folder, {}),
             moved=self._moved,
             dropped=self.remove_if_dropped,
@@ -510,7 +617,9 @@ class Tables:
 
     def doubted(self, table: Table) -> tuple[str, ...]:
         """Nodes that have started again and were not asked since what they have of a table."""
-        return tuple(doubtful(self.cluster.homes(), self._homes.get(table.folder, {})))
+        shared = self._shared_for(table.name)
+        known = self._homes.get(table.folder, {}) if shared is None else shared.homes(table.name)
+        return tuple(doubtful(self.cluster.homes(), known))
 
     def _moved(
         self, table: Table, index: int, new_nodes: Sequence[str], gone: Sequence[str]
@@ -561,13 +670,15 @@ class Tables:
     def restore(self, lost: PartitionsLostError) -> None:
         """Load a table again whose partitions are lost, if its source has not changed."""
         with self._restoring:  # several queries may find the same table lost
+            if is_of_cluster := self._shared_for(lost.table) is not None:
+                self.read_shared()
             table = self.catalog.find(lost.table)
             if table is None:
                 raise lost
             if not any(file in lost.files for part in table.partitions for file in part.files):
                 return  # another thread was faster
             loaded = self._origins.get(table.folder)
-            if loaded is None:
+            if loaded is None or is_of_cluster:
                 raise lost
             origin = loaded.origin
             if not _is_unchanged(origin):
@@ -780,6 +891,11 @@ class Tables:
             replaced = self.catalog.get(table.name) if table.name in self.catalog else None
             if replaced is not None and not replace:
                 raise AlreadyExistsError(f"There is a table called {table.name!r} already.")
+            try:
+                shared = self._commit([(None, table)], whatever=replace)
+            except ConflictError as error:
+                raise AlreadyExistsError(f"{table.name!r} exists: {error}") from error
+            table = shared.get(table.name, table)
             self.catalog.add(table)
             self.planning.put_table(table)
         if replaced is not None:

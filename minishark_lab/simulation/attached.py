@@ -57,6 +57,9 @@ class SimulatedAttached(Members):
     def cores(self) -> int:
         return self.total_slots
 
+    def shared_tables(self) -> None:
+        """Nothing here outlives sessions."""
+
     def own_stores(self) -> tuple[StoreLocation, ...]:
         return ()  # tasks know all
 

@@ -102,6 +102,9 @@ def test_schemas_are_kept_to(session: Session) -> None:
         session.create_dataframe([(1, 2), (3,)], ["a", "b"])
     with pytest.raises(DataError, match="'a' do not fit"):
         session.create_dataframe([("x",)], "a INTEGER")
+    assert [(2,)] == session.create_dataframe([(2.0,)], "a INTEGER").collect()
+    with pytest.raises(DataError, match=r"1\.5 is no whole number"):
+        session.create_dataframe([(2.0,), (1.5,)], "a INTEGER")
     with pytest.raises(DataError, match="pass a schema"):
         session.create_dataframe([])
 

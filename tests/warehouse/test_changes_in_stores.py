@@ -17,6 +17,7 @@ import duckdb
 import pytest
 
 import minishark
+from minishark.cluster.launch import StartOptions, start_cluster, stop_cluster
 from minishark.errors import (
     AnalysisException,
     ConstraintError,
@@ -177,6 +178,8 @@ STORES = (
     Store("warehouse transaction", schema="warehouse.s.", begins=True),
     Store("ducklake", schema="warehouse.s."),
     Store("ducklake transaction", schema="warehouse.s.", begins=True),
+    Store("shared", schema="shared."),
+    Store("shared transaction", schema="shared.", begins=True),
 )
 NO_KEYS = ("keys",)
 """Groups of tables that a warehouse does not have."""
@@ -211,6 +214,19 @@ def memory() -> Iterator[Session]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def attached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """A session on a running cluster, to which shared tables belong."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
+        start_cluster(StartOptions(name="changes", nodes=2))
+        try:
+            with minishark.connect("changes", partitions=2, single_task_rows=0) as found:
+                yield found
+        finally:
+            stop_cluster("changes")
+
+
 def answered(run: Any, sql: str) -> Counter[str] | type[Exception]:
     """The rows of an answer, in any order, or the class of an error."""
     try:
@@ -231,16 +247,16 @@ def answered(run: Any, sql: str) -> Counter[str] | type[Exception]:
     ],
 )
 def test_changes_are_those_that_duckdb_makes(
-    session: Session, memory: Session, lake: Session, store: Store, group: str
+    request: pytest.FixtureRequest, store: Store, group: str
 ) -> None:
     """Answers, rows and the classes of errors, one statement after the other."""
-    of = memory if store.name == "transaction" else session
-    of = lake if store.name.startswith("ducklake") else of
+    fixtures = {"transaction": "memory", "ducklake": "lake", "shared": "attached"}
+    of: Session = request.getfixturevalue(fixtures.get(store.name.split()[0], "session"))
     columns, rows = (KEYED, KEYED_ROWS) if group in NO_KEYS else (COLUMNS, ROWS)
     table, source = f"{store.schema}t", f"{store.schema}s"
     sources = "SELECT i::INTEGER AS id, 's' || i AS v FROM range(0, 45, 9) AS r(i)"
     creates = (f"{store.create} {source} AS {sources}", f"{store.create} {table} ({columns})")
-    if store.schema and group in NO_KEYS:
+    if store.schema.startswith("warehouse") and group in NO_KEYS:
         with pytest.raises(UnsupportedError, match="no CHECK"):
             of.sql(creates[1])
         return
@@ -262,7 +278,9 @@ def test_changes_are_those_that_duckdb_makes(
     with duckdb.connect() as plain, contextlib.ExitStack() as stack:
         for name in (table, source):
             stack.callback(of.sql, f"DROP TABLE IF EXISTS {name}")
-        plain.execute("ATTACH ':memory:' AS warehouse; CREATE SCHEMA warehouse.s")
+        plain.execute(
+            "ATTACH ':memory:' AS warehouse; CREATE SCHEMA warehouse.s; CREATE SCHEMA shared"
+        )
         for sql in (*creates, f"INSERT INTO {table} {rows}"):
             of.sql(sql)
             plain.execute(sql)

@@ -85,7 +85,28 @@ class JobsClient:
         Raises:
             ClusterError: none answers.
         """
+        return {name: state for name, state in self.held().items() if state.terms.has_program}
+
+    def held(self) -> dict[str, JobState]:
+        """The same, and what has no program.
+
+        Raises:
+            ClusterError: no node answers.
+        """
         return latest_by_name(state for reply in self._told() for state in reply.states)
+
+    def find_held(self, name: str) -> JobState | None:
+        """What is known of something without a program; None if there surely is none.
+
+        Raises:
+            ClusterError: none of the nodes that answer knows it, and others do not answer.
+        """
+        nodes = self.nodes()
+        answers = self._told(nodes)
+        states = latest_by_name(state for reply in answers for state in reply.states)
+        if name not in states and len(answers) < len(nodes):
+            raise ClusterError("Not all nodes of the cluster answer.")
+        return states.get(name)
 
     def progress(self, uid: str) -> JobProgress | None:
         """How far a job is; None if that is not known, or it does not run.
@@ -96,8 +117,8 @@ class JobsClient:
         reports = (reply.progress.get(uid) for reply in self._told())
         return next((progress for progress in reports if progress is not None), None)
 
-    def _told(self) -> list[wire.JobStates]:
-        services = [node.service for node in self.nodes()]
+    def _told(self, nodes: Sequence[Holder] | None = None) -> list[wire.JobStates]:
+        services = [node.service for node in (self.nodes() if nodes is None else nodes)]
         replies = self.connections.call_all(services, wire.GetJobs(), _CALL_S)
         answers = [reply for reply in replies.values() if isinstance(reply, wire.JobStates)]
         if not answers:

@@ -28,7 +28,7 @@ from machine_kit.refusal import refuses
 from minishark.cluster import wire
 from minishark.cluster.connections import Connections
 from minishark.cluster.jobs import guard
-from minishark.cluster.jobs.machine import Jobs
+from minishark.cluster.jobs.machine import Holding, Jobs
 from minishark.cluster.jobs.members import live_nodes
 from minishark.cluster.jobs.records import (
     CLUSTER_VARIABLE,
@@ -271,6 +271,11 @@ class JobKeeper:
         """Start no program any more, and take over none. Thread-safe."""
         with self._lock:
             self._jobs.is_leaving = True
+
+    def holding(self, name: str) -> Holding | None:
+        """Who holds what has no program; None if this node does not. Thread-safe."""
+        with self._lock:
+            return self._jobs.holding(name, time.monotonic())
 
     @property
     def is_idle(self) -> bool:

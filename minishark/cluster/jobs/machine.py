@@ -49,6 +49,27 @@ _DELAY_S = 0.5
 _DELAY_MAX_S = 30.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """Who holds something that only needs an owner, as one of the holders knows it.
+
+    Attributes:
+        uid: tells it from others that had its name before.
+        incarnation: one more whenever another node takes it over.
+        owner: the home of the node that answers for it.
+        is_mine: that is this node, and nobody else may have taken it over.
+        others: the other holders that may live.
+        majority: how many of all holders that may live, this node among them, are most of them.
+    """
+
+    uid: str
+    incarnation: int
+    owner: str
+    is_mine: bool
+    others: tuple[Holder, ...]
+    majority: int
+
+
 @dataclass(slots=True, kw_only=True)
 class Jobs:
     """The jobs that a node holds; `now` is on its monotonic clock, `at` in seconds since 1970.
@@ -246,6 +267,7 @@ class Jobs:
         ready = [
             state
             for state in self._own()
+            if state.terms.has_program
             if not state.is_unwanted and not self._is_cut_off(state, now)
             if state.terms.uid in self._running
             or (not self.is_leaving and self._due.get(state.terms.uid, 0.0) <= now)
@@ -258,6 +280,21 @@ class Jobs:
             )
         )
         return ready[: self.places]
+
+    def holding(self, name: str, now: float) -> Holding | None:
+        """Who holds what has no program; None if this node does not."""
+        state = self.in_the_way(name)
+        if state is None:
+            return None
+        counted = [holder for holder in state.holders if not self._is_dead(holder.home, now)]
+        return Holding(
+            uid=state.terms.uid,
+            incarnation=state.incarnation,
+            owner=state.owner,
+            is_mine=self._is_mine(state) and not self._is_cut_off(state, now),
+            others=tuple(holder for holder in counted if holder.home != self.me.home),
+            majority=len(counted) // 2 + 1,
+        )
 
     def fence_s(self, state: JobState) -> float:
         """How long its program may run here without a sign of life of this node."""

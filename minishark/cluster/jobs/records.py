@@ -24,6 +24,8 @@ RESULT = "result.arrow"
 RESULT_BYTES_MAX = 1 << 30
 RESULTS_BYTES_MAX = 8 << 30
 """Of all results that a node holds; of more, the jobs are forgotten that ended first."""
+SHARED_TABLES = "_shared_tables"
+"""The name of the job without a program, whose holders have the catalog of shared tables."""
 HOLDERS = 3
 """The nodes that hold a job, if there are as many: the death of all but one loses nothing."""
 JOBS_MAX = 1000
@@ -88,6 +90,11 @@ class JobTerms(msgspec.Struct, frozen=True, kw_only=True):
     keep_s: float = 86_400.0
     attempts: int = 5
     restart: Restart = Restart.CRASH
+
+    @property
+    def has_program(self) -> bool:
+        """Whether there is something to run: what is held without that only needs an owner."""
+        return self.name != SHARED_TABLES
 
 
 class JobFile(msgspec.Struct, frozen=True, array_like=True):
@@ -218,6 +225,8 @@ def problem_with(terms: JobTerms, program: JobProgram) -> str | None:
             f"Invalid name of a job: {terms.name[:NAME_MAX]!r}; use at most {NAME_MAX} letters, "
             "digits, dots, dashes and underscores."
         )
+    if terms.has_program == (program.module == SHARED_TABLES):
+        return f"The name {SHARED_TABLES!r} is reserved."
     if bool(program.script) == bool(program.module):
         return "A job runs a script or a module."
     if terms.attempts < 1 or terms.keep_s < 0 or (terms.time_limit_s or 1.0) <= 0:

@@ -15,6 +15,8 @@ from minishark.compiler.logical.operators import (
     Aggregate,
     BaseOperator,
     Cte,
+    Distinct,
+    DistinctOn,
     Operator,
     column_names,
 )
@@ -230,6 +232,9 @@ PhysicalOperator: TypeAlias = (
     | SampleKeys
     | Boundaries
 )
+
+GROUPING = (Aggregate, PartialAggregate, FinalAggregate, Distinct, DistinctOn)
+"""Operators that give a row for each of several: there are at most as many as values."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from minishark.compiler.logical import operators as ops
 from minishark.compiler.physical.estimate import Profile
 from minishark.compiler.physical.exchanges import Planned
 from minishark.compiler.physical.plan import (
+    GROUPING,
     Boundaries,
     Exchange,
     FinalAggregate,
@@ -22,8 +23,6 @@ from minishark.compiler.physical.plan import (
     in_one_task,
 )
 from minishark.model.expressions import Schema
-
-_GROUPING = (ops.Aggregate, PartialAggregate, FinalAggregate, ops.Distinct, ops.DistinctOn)
 
 
 class Placing(Protocol):
@@ -72,7 +71,7 @@ def _scaled_rows(plan: PhysicalPlan, children: tuple[PhysicalPlan, ...]) -> floa
             return plan.rows
         case ops.Limit() | ops.TopN() | SampleKeys():
             return min(plan.rows, children[0].rows)
-        case operator if isinstance(operator, _GROUPING):
+        case operator if isinstance(operator, GROUPING):
             # There are no more groups than values, however many rows have them.
             return min(plan.rows, children[0].rows)
     factor = 1.0

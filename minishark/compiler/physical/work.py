@@ -16,9 +16,8 @@ from minishark.compiler.physical.aggregates import splits
 from minishark.compiler.physical.costs import Costs
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import (
+    GROUPING,
     Exchange,
-    FinalAggregate,
-    PartialAggregate,
     PhysicalPlan,
     Replicated,
     Single,
@@ -45,8 +44,6 @@ _ENTRY_BYTES = 32  # of a row in a hash table, besides its values
 _WIDTHS = {"VARCHAR": 32, "BLOB": 64, "HUGEINT": 16, "UHUGEINT": 16, "INTERVAL": 16, "UUID": 16}
 _NESTED_WIDTH = 64
 _WIDTH = 8
-
-_GROUPING = (ops.Aggregate, PartialAggregate, FinalAggregate, ops.Distinct, ops.DistinctOn)
 
 
 def _holds_rows(call: AggregateCall) -> bool:
@@ -180,7 +177,7 @@ def _own_bytes(plan: PhysicalPlan) -> float:
             return min(map(built_bytes, plan.children))
         case ops.Aggregate() if any(map(_holds_rows, plan.operator.aggregates)):
             return built_bytes(plan.children[0])
-        case operator if isinstance(operator, _GROUPING):
+        case operator if isinstance(operator, GROUPING):
             return built_bytes(plan)
         case ops.Sort() | ops.Window():
             return built_bytes(plan.children[0])
@@ -225,7 +222,7 @@ def _own_ns(plan: PhysicalPlan, costs: Costs) -> float:
         case ops.Project(outputs=expressions):
             computed = sum(not isinstance(expression, ColumnRef) for expression in expressions)
             return read[0] * computed * costs.computed_ns
-        case operator if isinstance(operator, _GROUPING):
+        case operator if isinstance(operator, GROUPING):
             grouped = read[0] * len(plan.schema) * costs.grouped_ns
             return grouped + plan.rows * costs.built_ns
         case ops.Sort() | ops.Window():

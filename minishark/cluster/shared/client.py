@@ -1,0 +1,127 @@
+"""How a session reads and changes the catalog of the tables that belong to its cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from minishark.cluster import wire
+from minishark.cluster.connections import Connections, NoAnswerError
+from minishark.cluster.jobs.client import JobsClient, new_terms
+from minishark.cluster.jobs.records import SHARED_TABLES, JobProgram
+from minishark.cluster.shared.records import NEVER, TableCatalog, TableChange
+from minishark.errors import AlreadyExistsError, ClusterError, ConflictError
+
+_CALL_S = 5.0
+_PATIENCE_S = 30.0  # until another node answers for the catalog, when its owner has died
+_RENEW_S = 0.5
+_PAUSE_S = 0.1
+
+
+class DoubtfulChangeError(ClusterError):
+    """No holder has said whether a change counts."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SharedTablesClient:
+    """The tables of a cluster.
+
+    Attributes:
+        session: its name.
+        connections: to the nodes' services.
+        jobs: knows who holds the catalog.
+        leave: has a folder no longer, which stays on the nodes.
+    """
+
+    session: str
+    connections: Connections
+    jobs: JobsClient
+    leave: Callable[[str], None] = lambda _: None
+    catalog: TableCatalog = field(default_factory=TableCatalog)  # as it was read last
+    # Gives the oldest version of it of which the session reads files; -1 if it reads none.
+    oldest: Callable[[], int] = lambda: -1
+    _service: str = ""  # of the node that answers for it
+
+    def read(self) -> None:
+        """Have `catalog` be what there is; for one thread at a time.
+
+        Raises:
+            ClusterError: no node that holds the catalog answers.
+        """
+        reply = self._ask(self._request())
+        if isinstance(reply, wire.TableNews) and reply.news.order != self.catalog.order:
+            after = self.catalog.after(reply.news)
+            assert after is not None, "nobody else has read it"
+            self.catalog = after
+
+    def renew(self) -> None:
+        """Let the cluster know that the session still reads files."""
+        if self._service and self.catalog.tables:
+            with contextlib.suppress(NoAnswerError, ClusterError):
+                self.connections.call(self._service, self._request(), _RENEW_S)
+
+    def _request(self) -> wire.GetTables:
+        order = self.catalog.order
+        return wire.GetTables(self.session, order if order[0] else NEVER, self.oldest())
+
+    def change(self, changes: Sequence[TableChange]) -> None:
+        """Change tables, all at once.
+
+        Raises:
+            ConflictError: one is not as it was expected to be; nothing has changed.
+            DoubtfulChangeError: nobody says whether they were changed.
+            ClusterError: the cluster has no node that may hold the catalog.
+        """
+        request = wire.ChangeTables(secrets.token_hex(8), tuple(changes))
+        try:
+            reply = self._ask(request)
+            if reply is None:
+                with contextlib.suppress(AlreadyExistsError):  # another session makes the catalog
+                    terms = new_terms(SHARED_TABLES, "the catalog of shared tables")
+                    self.jobs.submit(terms, JobProgram(module=SHARED_TABLES))
+                reply = self._ask(request, is_there=True)
+        except ClusterError as error:
+            raise DoubtfulChangeError(f"It is unknown whether it was done. {error}") from error
+        if isinstance(reply, wire.Failure) and reply.taken:
+            raise ConflictError(f"{reply.message} Run the statement again.")
+        if not isinstance(reply, wire.Done):
+            raise DoubtfulChangeError(f"It is unknown whether it was done: {reply}")
+
+    def _ask(self, request: wire.Request, *, is_there: bool = False) -> wire.Reply | None:
+        """The owner's reply; None if there is no catalog, unless it surely `is_there`.
+
+        Raises:
+            ClusterError: there was none for too long.
+        """
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            if not self._service:
+                with contextlib.suppress(ClusterError):
+                    service = self._owner()
+                    if service is None and not (is_there or self.catalog.tables):
+                        return None
+                    self._service = service or ""
+            if self._service:
+                with contextlib.suppress(NoAnswerError):
+                    reply = self.connections.call(self._service, request, _CALL_S)
+                    if not isinstance(reply, wire.NotOwner):
+                        return reply
+                self._service = ""
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"No node has answered for shared tables for {_PATIENCE_S:g} s: too few of "
+                    "those that hold their catalog do. Statements work again when they do; if all "
+                    "of them have died, the tables are lost: connect again to make others."
+                )
+            time.sleep(_PAUSE_S)
+
+    def _owner(self) -> str | None:
+        """The service of the node that answers for the catalog; None if there is none."""
+        state = self.jobs.find_held(SHARED_TABLES)
+        if state is None:
+            return None
+        services = {holder.home: holder.service for holder in state.holders}
+        return services.get(state.owner, "")

@@ -1,0 +1,243 @@
+"""The schema `shared`: tables that belong to the cluster, as a store for a session.
+
+It puts the planning database's names into statements (`warehouse.names`). What these then do to
+tables in memory they do to these, too: `MemoryStore` runs them, and `Tables` commits them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import pyarrow as pa
+from msgspec import structs
+
+from minishark.compiler.sql import statements as kinds
+from minishark.compiler.sql.tokens import Edit, edited, names_in, sql_tokens
+from minishark.errors import AlreadyExistsError, CatalogError, UnsupportedError
+from minishark.model.catalog import Table
+from minishark.model.expressions import quote
+from minishark.query.sinks import Layout
+from minishark.tables.memory_store import MemoryStore
+from minishark.tables.shared_tables import PREFIX, SCHEMA, is_shared
+from minishark.tables.stores import StoreContext, TableStore, counted
+from minishark.tables.warehouse.names import (
+    At,
+    change_in_scratch,
+    names_after,
+    parts,
+    references,
+    renamed,
+    token_references,
+)
+
+_TEXTS_MAX = 256  # queries of which is known where they name tables
+NO_SHARED = (
+    "A session's own cluster ends with it, and so do its tables: start a cluster (`minishark "
+    "cluster start`), connect to it, and create shared tables there."
+)
+
+
+def shared_name(name: str) -> str:
+    """A table of the cluster as SQL calls it, by its name there."""
+    return name if is_shared(name) else f"{SCHEMA}.{quote(name)}"
+
+
+class SharedStore(TableStore):
+    """The tables that belong to the cluster of a session."""
+
+    __slots__ = ("_references", "context", "named")
+
+    def __init__(self, context: StoreContext, named: MemoryStore) -> None:
+        """For a session, whose tables in memory run the statements."""
+        self.context, self.named = context, named
+        syntax = context.planning.syntax
+        self._references = lru_cache(_TEXTS_MAX)(partial(references, syntax=syntax))
+
+    def refresh(self) -> None:
+        """Know what other sessions have done, if this one has used such tables."""
+        shared = self.context.tables.shared
+        if shared is not None and shared.is_used:
+            self.context.tables.read_shared()
+
+    def begin(self, *, is_lazy: bool) -> bool:
+        """Transactions are another store's, over the tables that there are now."""
+        del is_lazy
+        self.context.tables.read_shared()
+        return False
+
+    # Names
+
+    def _named(self, path: Sequence[str]) -> str | None:
+        """What the planning database calls a table; None if it is not of the cluster."""
+        match list(path):
+            case [table] if is_shared(table):
+                return table
+            case [schema, table] if schema.lower() == SCHEMA:
+                return f"{PREFIX}{table}"
+        return None
+
+    def _resolved(self, path: tuple[str, ...], at: At | None) -> str | None:
+        """The same of a table that a query reads, which must exist."""
+        name = self._named(path)
+        if name is None:
+            return None
+        if at is not None:
+            raise UnsupportedError("Only the last version of a shared table is kept: no AT.")
+        found = self._found(name)
+        if found is None:
+            raise CatalogError(self._unknown(name))
+        return found.name
+
+    def _found(self, name: str) -> Table | None:
+        """A table; its version need not be the last one, which `refresh` reads."""
+        found = self.context.catalog.find(name)
+        if found is None:
+            self.context.tables.read_shared()
+            found = self.context.catalog.find(name)
+        return found
+
+    def _unknown(self, name: str) -> str:
+        names = ", ".join(self._names()) or "none"
+        return f"There is no table {name}; the shared tables are: {names}."
+
+    def _names(self) -> list[str]:
+        return sorted(table.name for table in self.context.catalog if is_shared(table.name))
+
+    def _query(self, sql: str) -> str:
+        return renamed(sql, self._references(sql), self._resolved)
+
+    def _anywhere(self, sql: str) -> str:
+        return renamed(sql, token_references(sql), self._resolved)
+
+    # Statements
+
+    def run(self, statement: kinds.ParsedStatement) -> pa.Table | kinds.ParsedStatement:
+        if SCHEMA not in statement.sql.lower():
+            return statement
+        match statement:
+            case kinds.Query() | kinds.Explain():
+                return kinds.rewritten(statement, self._query(statement.sql))
+            case kinds.FrontEndQuery() | kinds.SetVariable() | kinds.CreateEnum():
+                return kinds.rewritten(statement, self._anywhere(statement.sql))
+            case kinds.CopyTo(query=query):
+                return structs.replace(statement, query=self._query(query))
+            case kinds.Show():
+                return self._show(statement)
+            case kinds.Definition(query=query) if query:
+                begin = statement.sql.removesuffix(query)
+                if self._named(statement.path) is not None:
+                    raise UnsupportedError("Views belong to sessions: create it without a schema.")
+                return kinds.rewritten(statement, begin + self._query(query))
+            case kinds.CreateSchema(path=(schema,)) if schema.lower() == SCHEMA:
+                if not statement.exists_ok:
+                    raise AlreadyExistsError(f"The schema {SCHEMA} is always there.")
+                return counted(0)
+            case kinds.DropSchema(path=(schema,)) | kinds.Use(path=(schema,)) if (
+                schema.lower() == SCHEMA
+            ):
+                raise UnsupportedError(f"The schema {SCHEMA} can't be dropped, nor be the default.")
+            case kinds.Write() | kinds.Comment():
+                return self._write(statement)
+            case _:
+                return statement
+
+    def _write(self, statement: kinds.Write | kinds.Comment) -> pa.Table | kinds.ParsedStatement:
+        target = statement.target
+        name = None if target is None else self._named(target.path)
+        if target is None or name is None:
+            return kinds.rewritten(statement, self._reading(statement))
+        if isinstance(statement, kinds.AlterTable) and statement.renamed:
+            raise UnsupportedError(
+                f"{target.name} keeps its name: CREATE TABLE ... AS FROM it, and DROP TABLE it."
+            )
+        if isinstance(statement, kinds.CreateIndex | kinds.CopyFrom):
+            raise UnsupportedError("Shared tables have no indexes, and take rows by INSERT.")
+        found = self._found(name)
+        if found is None and not isinstance(statement, kinds.CreateTable | kinds.DropTable):
+            raise CatalogError(self._unknown(name))
+        name = name if found is None else found.name
+        if isinstance(statement, kinds.ChangeRows):
+            sql = change_in_scratch(statement.sql, name, self._resolved)
+        else:
+            sql = self._with_name(statement, target.path, name)
+        again = kinds.rewritten(statement, sql)
+        return again if target.path == (name,) and sql == statement.sql else self.named.run(again)
+
+    def _reading(self, statement: kinds.Write | kinds.Comment) -> str:
+        """A statement about a table of another store, which may read shared ones."""
+        if isinstance(statement, kinds.CreateTableAs):
+            begin = statement.sql.removesuffix(statement.query)
+            return begin + self._query(statement.query)
+        return (
+            statement.sql if isinstance(statement, kinds.Comment) else self._anywhere(statement.sql)
+        )
+
+    def _with_name(
+        self, statement: kinds.Write | kinds.Comment, path: tuple[str, ...], name: str
+    ) -> str:
+        """A statement with the planning database's name of the table that it is about."""
+        query = statement.query if isinstance(statement, kinds.CreateTableAs) else ""
+        begin = statement.sql.removesuffix(query) if query else statement.sql
+        places = [each for each in names_in(sql_tokens(begin)) if each.path[: len(path)] == path]
+        first = places[0]
+        rest = "".join(f".{quote(part)}" for part in first.path[len(path) :])
+        sql = edited(begin, [Edit(first.first, first.last, f"{quote(name)}{rest}")])
+        return sql + (self._query(query) if query else "")
+
+    def _show(self, statement: kinds.Show) -> pa.Table | kinds.ParsedStatement:
+        """SHOW TABLES FROM shared; DESCRIBE of one of its tables, or of a query."""
+        planning = self.context.planning
+        if statement.query:
+            query = self._query(statement.query)
+            with self.context.up_to_date():
+                return planning.show(f"DESCRIBE {query}")
+        for name in names_after(statement.sql, "SHOW TABLES FROM", "SHOW TABLES IN"):
+            if name.key == (SCHEMA,):
+                names = [table.removeprefix(PREFIX) for table in self.names]
+                return pa.table({"name": pa.array(names, pa.string())})
+        for name in names_after(statement.sql, "DESCRIBE", "DESC", "SHOW"):
+            relation = self._resolved(name.path, None)
+            if relation is not None:
+                with self.context.up_to_date():
+                    return planning.show(f"DESCRIBE {quote(relation)}")
+        return kinds.rewritten(statement, self._anywhere(statement.sql))
+
+    # What Python calls
+
+    @property
+    def names(self) -> list[str]:
+        self.context.tables.read_shared()
+        return self._names()
+
+    def written(self, name: str) -> str | None:
+        return None if self._named(parts(name)) is None else ".".join(map(quote, parts(name)))
+
+    def relation(self, name: str) -> str | None:
+        if self._named(parts(name)) is None:
+            return None
+        return self._resolved(parts(name), None)
+
+    def size(self, name: str) -> tuple[int, int] | None:
+        relation = self.relation(name)
+        if relation is None:
+            return None
+        table = self.context.catalog.get(relation)
+        return table.rows, table.bytes
+
+    def create(
+        self,
+        name: str,
+        rows: Any,
+        layout: Layout,
+        *,
+        replace: bool,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> bool:
+        known = self._named(parts(name))
+        if known is None:
+            return False
+        found = self._found(known)
+        known = known if found is None else found.name
+        return self.named.create(known, rows, layout, replace=replace, on_progress=on_progress)
