@@ -76,6 +76,7 @@ NAMED = (
     Named("statistics of DuckDB's storage", r"(?i)\bstats\(|PRAGMA (storage_info|database_size)"),
     Named("statistics of DuckDB's storage", r"(?i)\bBITSTRING_AGG\(", "retrieve required statist"),
     Named("row ids of changed tables, object ids", r"(?i)\browid\b|\w+_oid\b", "rows are missing"),
+    Named("keys that are added in a transaction", file="test_add_pk_rollback"),
     Named("current_query()", r"(?i)\bcurrent_query\(|captured"),
     Named("settings that minishark chooses", r"(?i)\bSHOW\s+\W?threads"),
     Named("prepared statements in the catalog", r"(?i)duckdb_prepared_statements\("),

@@ -103,6 +103,8 @@ def connect(
     in_process: bool = False,
     single_task_rows: int = SINGLE_TASK_ROWS,
     reuse: str = "off",
+    reuse_folder: str | Path | None = None,
+    reuse_folder_limit: int | str | None = None,
     task_threads: int | None = None,
     disabled_optimizations: Collection[str] = (),
     memory_limit: int | str | None = None,
@@ -134,13 +136,15 @@ def connect(
     if not isinstance(disabled_optimizations, str):
         disabled_optimizations = frozenset(disabled_optimizations)
     check_optimizations(disabled_optimizations)
-    check_reuse(reuse)
+    check_reuse(reuse, reuse_folder)
+    folder_bytes = None if reuse_folder_limit is None else parse_size(reuse_folder_limit)
 
     def begin(on: Cluster) -> Session:
         imported("minishark.session.session")
         from minishark.session.engine import Engine  # noqa: PLC0415 - slow to import
         from minishark.session.group import SessionGroup  # noqa: PLC0415
         from minishark.session.jobs import reports_progress  # noqa: PLC0415
+        from minishark.session.kept_outputs import Reuses  # noqa: PLC0415
         from minishark.session.scope import Scope  # noqa: PLC0415
         from minishark.session.session import Session  # noqa: PLC0415
 
@@ -153,7 +157,8 @@ def connect(
             reuses=reuse != "off",
         )
         placing = partial(on.placement, placement, probe_ratio)
-        engine = Engine(on, planner, placing, storage, limits=limits, prints=prints, reuse=reuse)
+        reuses = Reuses(reuse, reuse_folder, folder_bytes)
+        engine = Engine(on, planner, placing, storage, limits=limits, prints=prints, reuse=reuses)
         group = SessionGroup(engine, warehouse=warehouse, event_log=event_log)
         session = Session(group, Scope(engine), progress=progress, owns=True)
         if (noting := reports_progress()) is not None:
@@ -247,9 +252,11 @@ def _attached(cluster: str, keys: str | Path | None, recovery_timeout_s: float) 
 REUSES = ("off", "session", "cluster")
 
 
-def check_reuse(reuse: str) -> None:
+def check_reuse(reuse: str, folder: str | Path | None = None) -> None:
     if reuse not in REUSES:
         raise OptionError(f"reuse is one of {', '.join(map(repr, REUSES))}, not {reuse!r}.")
+    if folder is not None and reuse == "off":
+        raise OptionError("reuse_folder goes with reuse='session' or reuse='cluster'.")
 
 
 def check_optimizations(disabled: Collection[str]) -> None:

@@ -42,7 +42,7 @@ from minishark.worker.protocol import ScalarFunction
 from minishark.worker.scalars import CurrentTask, callable_of, create_function, uncalled
 
 # What DuckDB says of a name that there is already, or that is another kind of thing's.
-_TAKEN = ("already exists", "Existing object")
+_TAKEN = ("already exists", "Existing object", "depend on itself")
 # What it says of a setting that no connection has for itself.
 _GLOBAL = ("cannot be set locally", "only be set globally")
 
@@ -90,8 +90,9 @@ class Definitions:
             is_new = not scope.planning.has_view(view) or dropped_first(sql) is not None
             if in_catalog and is_new:
                 self._define_alone(sql, own=own, view=view)
-                scope.scratch.note_catalog(name)
+                scope.scratch.note_catalog(name, reads=True)
                 return
+            scope.scratch.note_catalog(name, reads=False)
             exists = view != "" and scope.planning.has_relation(view)
             try:
                 scope.planning.define(sql, own=own)

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from minishark.cluster.backend import FragmentRejectedError, Placement
 from minishark.cluster.contract import Cluster
+from minishark.cluster.outputs import FOLDER as NODES_FOLDER
 from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.sql.planning import PlanningDatabase
@@ -53,7 +54,7 @@ from minishark.query.run import QueryRun, Site, query_folder, site_of
 from minishark.query.sinks import CollectRows, Sink, StreamRows
 from minishark.query.sources import SourceTables
 from minishark.query.stored_rows import stored_rows
-from minishark.session.kept_outputs import kept_outputs
+from minishark.session.kept_outputs import NO_REUSE, Reuses, kept_outputs
 from minishark.session.prints import TaskPrints
 from minishark.session.scope import Scope
 from minishark.sources.storage_options import Storage
@@ -132,7 +133,7 @@ class Engine:
         *,
         limits: Limits | None = None,
         prints: bool = True,
-        reuse: str = "off",
+        reuse: Reuses = NO_REUSE,
         parts: Parts = Parts(),
     ) -> None:
         """Over a cluster.
@@ -144,7 +145,7 @@ class Engine:
             storage: how object stores are reached.
             limits: of each query.
             prints: whether what tasks print is shown.
-            reuse: who takes outputs of its queries: "off", "session" or "cluster".
+            reuse: who takes outputs of its queries, and where they stay.
             parts: what it is made of.
         """
         config = {
@@ -179,7 +180,6 @@ class Engine:
         self._placing = placing
         self.programs = Programs(cluster, self.tables, placing)
         self.limits = limits or Limits()
-        self.reuse = kept_outputs(cluster, reuse, self.tables.contents)
         self.open_queries = OpenQueries()
         self.running: dict[int, QueryObserver] = {}
         self.events = EventStream()
@@ -195,6 +195,9 @@ class Engine:
         self._warnings: list[str] = list(cluster.warnings)
         self._promised: dict[str, Scope] = {}  # whose queries cached tables are, by their names
         self._lock = threading.Lock()
+        self.reuse = kept_outputs(
+            cluster, reuse, self.tables.contents, access=storage.access, warn=self.warn
+        )
         self._pid = os.getpid()
         self._stopped = False
         self._replicator = self.tables.replicator() if cluster.elastic else None
@@ -591,7 +594,7 @@ class Engine:
         """Where the jobs of a query run, on nodes that have its folder."""
         # Nodes of a running cluster may have started again, without the folder of outputs.
         reuse, kept = self.reuse, tuple[str, ...]()
-        if reuse is not None and reuse.shared is None and self.cluster.address:
+        if reuse is not None and reuse.folder != NODES_FOLDER and self.cluster.address:
             kept = (reuse.folder,)
         return site_of(self.cluster, self._placed, folder, *kept, clock=self.clock)
 

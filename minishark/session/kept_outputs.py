@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import MutableMapping, Sequence
+import sys
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from minishark.cluster.contract import Cluster
 from minishark.cluster.outputs import FOLDER as SHARED_FOLDER
 from minishark.errors import MinisharkError
+from minishark.query.output_folder import FolderOutputs, entries_in
 from minishark.query.reuse import Reuse
+from minishark.sources.filesystems import StoreAccess
 from minishark.worker.protocol import FileSlice
 
 FOLDER = "outputs"
@@ -18,22 +23,65 @@ _SHARE = 8
 _KNOWN_BYTES = 1 << 40
 """Of outputs of nodes, sessions know what they please: they keep none but small ones."""
 
+_FOLDER_BYTES = 64 << 30
 
-def kept_outputs(cluster: Cluster, reuse: str, contents: MutableMapping[str, str]) -> Reuse | None:
-    """The outputs that queries may take, by the option `reuse`; None for none.
 
-    `contents` says what files of tables were made from.
+@dataclass(frozen=True, slots=True)
+class Reuses:
+    """What users say of reuse."""
+
+    by: str = "off"  # who takes outputs: "off" for nobody, "session", "cluster"
+    folder: str | Path | None = None  # where they stay when the cluster is gone; None for nowhere
+    folder_bytes: int | None = None  # how much that may have; None for the default
+
+
+NO_REUSE = Reuses()
+
+
+def kept_outputs(
+    cluster: Cluster,
+    reuse: Reuses,
+    contents: MutableMapping[str, str],
+    *,
+    access: Callable[[], StoreAccess],
+    warn: Callable[[str], None],
+) -> Reuse | None:
+    """The outputs that queries may take; None for none.
+
+    Args:
+        cluster: where they are.
+        reuse: what users say.
+        contents: what files of tables were made from.
+        access: how object stores are reached.
+        warn: takes a sentence for the user.
+
+    Raises:
+        DataError: the folder of outputs can't be read.
     """
-    if reuse == "off":
+    if reuse.by == "off":
         return None
-    shared = cluster.shared_outputs() if reuse == "cluster" else None
-    if shared is not None:  # the nodes remove them
+    of_nodes = cluster.shared_outputs() if reuse.by == "cluster" else None
+    quota = cluster.memory_limit_bytes // _SHARE
+    if of_nodes is not None and reuse.folder is None:  # the nodes remove them
         return Reuse(
             folder=SHARED_FOLDER,
             quota_bytes=_KNOWN_BYTES,
             remove=lambda _: None,
-            shared=shared,
+            shared=of_nodes,
             contents=contents,
+        )
+    folder = cluster.folder(FOLDER)
+    cluster.make_folder(folder)
+    shared = None
+    if reuse.folder is not None:
+        shared = FolderOutputs(
+            entries_in(reuse.folder, access),
+            store=cluster.store,
+            folder=folder,
+            limit_bytes=_FOLDER_BYTES if reuse.folder_bytes is None else reuse.folder_bytes,
+            read_bytes=sys.maxsize if of_nodes is None else quota,  # else they go by the quota
+            behind=of_nodes,
+            warn=warn,
         )
 
     def remove(files: Sequence[tuple[str, str]]) -> None:
@@ -41,13 +89,13 @@ def kept_outputs(cluster: Cluster, reuse: str, contents: MutableMapping[str, str
         with contextlib.suppress(MinisharkError, OSError):
             store = cluster.store()
             for file, node in files:
-                store.remove(FileSlice(file, (node,)))
+                if file.startswith(f"{folder}/"):  # else it is a node's
+                    store.remove(FileSlice(file, (node,)))
 
-    folder = cluster.folder(FOLDER)
-    cluster.make_folder(folder)
     return Reuse(
-        folder=folder,
-        quota_bytes=cluster.memory_limit_bytes // _SHARE,
+        folder=folder if of_nodes is None else SHARED_FOLDER,
+        quota_bytes=quota if of_nodes is None else _KNOWN_BYTES,
         remove=remove,
+        shared=shared,
         contents=contents,
     )

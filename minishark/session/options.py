@@ -174,6 +174,13 @@ OPTIONS: Mapping[str, Option] = {
         who takes what tasks of the session's queries have put out, instead of computing it again
         (see docs/reuse.md): "off" for nobody; "session" for its later queries; "cluster" for those
         of all sessions of a running cluster that ask so, elsewhere the same as "session"."""),
+    "reuse_folder": Option(kind=Kind.TEXT, sentence="""
+        a folder, or the URI of one in an object store, in which outputs stay when the cluster is
+        gone: sessions with the same folder find them (see docs/reuse.md); None for none. It goes
+        with `reuse`."""),
+    "reuse_folder_limit": Option(kind=Kind.SIZE, sentence="""
+        how much that folder may have, as "100GiB" or in bytes, before what nobody has used for
+        the longest time is removed; None for 64 GiB."""),
     "task_threads": Option(kind=Kind.WHOLE, least=1, sentence="""
         threads of a task that runs alone, on a single-machine cluster; None for one per slot,
         or 1 if `partitions` is given. Concurrent queries share them."""),

@@ -260,6 +260,7 @@ class ScratchDatabase:
             waiting = self._waiting if own else self._shared.definitions
             views = self._views if own else self._shared.views
             if alone:
+                self._replay()  # what was dropped before is gone
                 self._run(sql)
                 self._shared.has_own = True
             if view:  # what was to be made of it before is made no more
@@ -298,9 +299,10 @@ class ScratchDatabase:
         with self._lock:
             return self._run(f"SELECT 1 FROM duckdb_views() WHERE {named}") != []
 
-    def note_catalog(self, name: str) -> None:
-        """Note that a view or macro reads the catalog."""
-        self._shared.of_catalog |= {name.lower()}
+    def note_catalog(self, name: str, *, reads: bool) -> None:
+        """Note whether a view or macro reads the catalog."""
+        others = self._shared.of_catalog - {name.lower()}
+        self._shared.of_catalog = others | {name.lower()} if reads else others
 
     def reads_catalog(self, sql: str) -> bool:
         """Whether a statement may read the catalog by such a view or macro."""
@@ -371,7 +373,7 @@ class ScratchDatabase:
             for table in after:
                 if name is None or table not in before or table == name.lower():
                     self._shared.changed[table] = next(self._shared.numbers)
-            self._shared.gone.update(set(before).difference(after))
+            self._note_gone(set(before).difference(after))
             return answer
 
     def insert(
@@ -563,15 +565,22 @@ class ScratchDatabase:
                 with self._at_home():
                     self._run(definition)
                 made.append(name)
+        before = self._tables()
         try:
             yield
         finally:
             left = self._tables()
+            self._note_gone(set(before).difference(left))
             for name in made:
                 if name.lower() in left:
                     self._run(f"DROP TABLE {_CLUSTERS}{quote(name)}")
-                else:
-                    self._shared.gone.add(name.lower())
+
+    def _note_gone(self, names: Iterable[str]) -> None:
+        """Note tables that a statement has dropped or renamed, of whose names others may be."""
+        for name in names:
+            self._shared.gone.add(name)
+            self._shared.numbered.discard(name)
+            self._shared.own.pop(name, None)
 
     def names_temporary(self, sql: str) -> bool:
         """Whether a statement may read or write temporary tables, which no executor has."""
@@ -1008,7 +1017,7 @@ class ScratchDatabase:
         # then it has run all the same, so that nothing must be changed by that.
         (first, *others) = self._con.extract_statements(sql)
         is_query = not others and first.type == duckdb.StatementType.SELECT
-        if is_query and "nextval" not in sql.lower():
+        if is_query and not mentioned(sql, ("nextval", "copy")):
             relation = self._con.sql(first)
             if not any(map(_COUNTED_UP.search, relation.columns)):
                 return _typed(relation.to_arrow_table(), relation.types)

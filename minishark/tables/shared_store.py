@@ -15,7 +15,7 @@ from msgspec import structs
 
 from minishark.compiler.sql import statements as kinds
 from minishark.compiler.sql.tokens import Edit, edited, names_in, sql_tokens
-from minishark.errors import AlreadyExistsError, CatalogError, UnsupportedError
+from minishark.errors import AlreadyExistsError, CatalogError, ClusterError, UnsupportedError
 from minishark.model.catalog import Table
 from minishark.model.expressions import quote
 from minishark.query.sinks import Layout
@@ -64,8 +64,17 @@ class SharedStore(TableStore):
     def begin(self, *, is_lazy: bool) -> bool:
         """Transactions are another store's, over the tables that there are now."""
         del is_lazy
-        self.context.tables.read_shared()
+        self._look()
         return False
+
+    def _look(self) -> None:
+        """Know the tables there are, where nothing depends on whether there are any."""
+        try:
+            self.context.tables.read_shared()
+        except ClusterError:  # a node is silent: sessions without such tables need not wait
+            shared = self.context.tables.shared
+            if shared is not None and shared.is_used:
+                raise
 
     # Names
 
@@ -208,7 +217,7 @@ class SharedStore(TableStore):
 
     @property
     def names(self) -> list[str]:
-        self.context.tables.read_shared()
+        self._look()
         return self._names()
 
     def written(self, name: str) -> str | None:

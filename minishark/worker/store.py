@@ -353,6 +353,15 @@ class Store:
             self._make_folder_of_stranger(file)
         return RawFile(memory, disk, self.meter)
 
+    def put(self, file: str, data: memoryview) -> None:
+        """Store the bytes of a whole file on this node.
+
+        Raises:
+            OSError: there is no room, or no folder for it.
+        """
+        with self._raw(file) as sink:
+            sink.write(data, len(data))
+
     def take(self, file: str, source: StoreLocation) -> None:
         """Copy a file of another host to this node.
 

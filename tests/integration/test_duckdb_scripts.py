@@ -6,6 +6,7 @@ Cases are what `benchmarks/duckdb_tests.py` has found; it runs the files themsel
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Arrow output on a DB-API result"
 SCRIPTS = {
     "names that are taken": """
         CREATE TABLE t (i INTEGER); CREATE VIEW v AS SELECT 1 AS a; CREATE SEQUENCE q;
+        CREATE OR REPLACE VIEW v AS FROM v;
         CREATE VIEW v AS SELECT 2 AS a; FROM v; CREATE VIEW t AS SELECT 3; FROM t;
         CREATE VIEW IF NOT EXISTS t AS SELECT 4; FROM t; DROP VIEW IF EXISTS t; DROP VIEW t;
         DROP TABLE v; DROP TABLE IF EXISTS v; FROM v; CREATE OR REPLACE VIEW t AS SELECT 5;
@@ -41,7 +43,7 @@ SCRIPTS = {
         CREATE VIEW w AS SELECT upper(table_name) AS u FROM duckdb_tables();
         CREATE VIEW x AS SELECT u || '!' AS u FROM w; CREATE TABLE s (i INTEGER); FROM x;
         CREATE MACRO m(n) AS (SELECT count(*) FROM duckdb_columns() WHERE table_name = n);
-        SELECT m('t') AS c; CREATE TABLE n AS FROM v; FROM n;
+        SELECT m('t') AS c;
         CREATE OR REPLACE VIEW w AS SELECT 1 AS one; FROM w;
         CREATE OR REPLACE VIEW w AS SELECT table_name FROM duckdb_tables(); FROM w""",
     "tables that depend on sequences": """
@@ -52,7 +54,9 @@ SCRIPTS = {
     "sequences that tables own": """
         CREATE SEQUENCE q; CREATE TABLE t (i INTEGER); INSERT INTO t VALUES (1);
         ALTER SEQUENCE q OWNED BY t; DROP SEQUENCE q; INSERT INTO t VALUES (2);
-        SELECT nextval('q') AS n; FROM t; DROP TABLE t; SELECT nextval('q') AS n""",
+        SELECT nextval('q') AS n; FROM t; DROP TABLE t; SELECT nextval('q') AS n;
+        CREATE SEQUENCE q; CREATE TABLE t (i INTEGER DEFAULT nextval('q')); CREATE SEQUENCE p;
+        ALTER SEQUENCE p OWNED BY t; DROP SEQUENCE q CASCADE; FROM t; SELECT nextval('p') AS n""",
     "names and types of columns in RETURNING": """
         CREATE SEQUENCE q; SELECT nextval('q'), nextval('q');
         SELECT * FROM (SELECT nextval('q') AS a), (SELECT 2 AS a);
@@ -78,6 +82,10 @@ SCRIPTS = {
         SELECT table_name, column_name FROM information_schema.columns; UPDATE mixedCASE SET id = 2;
         CREATE INDEX x ON mixedcase (Other); SHOW TABLES; FROM MixedCase; DROP INDEX x;
         ALTER TABLE mixedcase RENAME TO OtherCase; SHOW TABLES; FROM othercase""",
+    "what was dropped": """
+        CREATE SEQUENCE q; CREATE TYPE y AS ENUM ('a'); CREATE MACRO f(x) AS x; DROP TYPE y;
+        DROP TYPE y; DROP MACRO f; DROP MACRO f; CREATE VIEW v AS SELECT 1; DROP VIEW v;
+        DROP VIEW v""",
     "DEALLOCATE": "DEALLOCATE p; PREPARE p AS SELECT 1 AS i; DEALLOCATE p; EXECUTE p",
     "PIVOT over values of rows": """
         CREATE TABLE t (c VARCHAR, v INTEGER); INSERT INTO t VALUES ('a', 1), ('b', 2);
@@ -156,6 +164,19 @@ def test_row_ids_of_a_table_that_a_transaction_has_changed(root: Session) -> Non
             assert [{"i": 1}, {"i": 3}] == other.sql(query).to_arrow().to_pylist()
     finally:
         other.stop()
+        root.sql("DROP TABLE t")
+
+
+def test_copy_in_a_query(root: Session, tmp_path: Path) -> None:
+    """It writes the tables' rows, once."""
+    root.sql("CREATE TABLE t AS SELECT 7 * i AS i FROM range(5) AS r(i)")
+    file = tmp_path / "t.csv"
+    try:
+        query = f"WITH c AS (COPY t TO '{file}' (FORMAT CSV)) SELECT a.Count, b.Count FROM c a, c b"
+        copied = root.sql(query).to_arrow()
+        assert ["i", "0", "7", "14", "21", "28"] == file.read_text().split()
+        assert (["Count", "Count"], (1, 2)) == (copied.column_names, copied.shape)
+    finally:
         root.sql("DROP TABLE t")
 
 

@@ -218,6 +218,8 @@ def test_tables_outlive_who_was_killed(
         creator.wait_for("created")
         creator.kill()
         creator.process.wait()
+        left = [path for path in creator.folders if path.is_relative_to("/dev/shm")]
+        until(lambda: not any(path.exists() for path in left), "nodes remove its folder")
     assert [(9000, 7)] == _rows(one, "SELECT count(*), count(DISTINCT k) FROM shared.left")
     with pytest.raises(CatalogError):
         one.table("own")

@@ -17,6 +17,7 @@ from minishark.errors import AlreadyExistsError, ClusterError, ConflictError
 
 _CALL_S = 5.0
 _PATIENCE_S = 30.0  # until another node answers for the catalog, when its owner has died
+_FIRST_S = 3.0  # until all nodes answer, when it is unknown whether there is a catalog
 _RENEW_S = 0.5
 _PAUSE_S = 0.1
 
@@ -96,23 +97,24 @@ class SharedTablesClient:
         Raises:
             ClusterError: there was none for too long.
         """
-        deadline = time.monotonic() + _PATIENCE_S
+        began_s, is_known = time.monotonic(), is_there or self.catalog.order[0] > 0
         while True:
             if not self._service:
                 with contextlib.suppress(ClusterError):
                     service = self._owner()
                     if service is None and not (is_there or self.catalog.tables):
                         return None
-                    self._service = service or ""
+                    is_known, self._service = True, service or ""
             if self._service:
                 with contextlib.suppress(NoAnswerError):
                     reply = self.connections.call(self._service, request, _CALL_S)
                     if not isinstance(reply, wire.NotOwner):
                         return reply
                 self._service = ""
-            if time.monotonic() > deadline:
+            patience_s = _PATIENCE_S if is_known else _FIRST_S
+            if time.monotonic() > began_s + patience_s:
                 raise ClusterError(
-                    f"No node has answered for shared tables for {_PATIENCE_S:g} s: too few of "
+                    f"No node has answered for shared tables for {patience_s:g} s: too few of "
                     "those that hold their catalog do. Statements work again when they do; if all "
                     "of them have died, the tables are lost: connect again to make others."
                 )

@@ -298,13 +298,13 @@ _CATALOG = re.compile(
 )
 _STATEFUL = re.compile(
     r"\b(nextval|currval)\s*\(|\b(?:store_rejects|rejects_\w+)\s*:?="
-    r"|\bAS\s*(?:(?:NOT\s+)?MATERIALIZED\s*)?\(\s*(INSERT|UPDATE|DELETE|MERGE)\b",
+    r"|\bAS\s*(?:(?:NOT\s+)?MATERIALIZED\s*)?\(\s*(?:(INSERT|UPDATE|DELETE|MERGE)|COPY)\b",
     re.IGNORECASE,
 )
 _UNCOMMON = (
     *("--", "/*", "show", "describe", "duckdb_", "pragma_", "information_schema"),
     *("sqlite_", "pg_", "current_", "nextval", "currval", "rejects"),
-    *("insert", "update", "delete", "merge"),
+    *("insert", "update", "delete", "merge", "copy"),
 )
 """Lower-case text that a SELECT may only contain if it needs a closer look."""
 _DESC_OF_QUERY = re.compile(r"(?:^|\()\s*desc\b")  # as opposed to that of an ORDER BY
@@ -425,8 +425,9 @@ def _select(sql: str, cursor: Cursor, parsed: duckdb.Statement | None) -> Parsed
     code = cursor.code
     if _CATALOG.search(code):
         return Show(sql, is_show=False)
-    if stateful := _STATEFUL.search(code):
-        return _changed(sql, cursor, None) if stateful[2] else FrontEndQuery(sql)
+    if stateful := [*_STATEFUL.finditer(code)]:
+        changes = any(match[2] for match in stateful)
+        return _changed(sql, cursor, None) if changes else FrontEndQuery(sql)
     return Query(sql, parsed)
 
 
@@ -467,8 +468,8 @@ def _change(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
 
 
 def _changed(sql: str, cursor: Cursor, target: Target | None) -> ParsedStatement:
-    stateful = _STATEFUL.search(cursor.code) if target is None else None
-    if stateful is not None and stateful[2]:  # after WITH, what changes tables, too
+    stateful = _STATEFUL.finditer(cursor.code) if target is None else ()
+    if any(match[2] for match in stateful):  # after WITH, what changes tables, too
         return ChangeRows(sql, None, None)
     try:
         change = read_change(cursor.again())

@@ -1,0 +1,138 @@
+"""Outputs that outlive clusters, in a folder or an object store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import s3_server
+
+import minishark
+from minishark.cluster.launch import StartOptions, start_cluster, stop_cluster
+from minishark.errors import DataError, OptionError
+from minishark.session.session import Session
+
+ROWS = 60_000
+WIDE = "SELECT a.k, a.s, b.g FROM '{0}' a JOIN '{0}' b ON a.k = b.k + 1"
+GROUPS = "SELECT g, count(*) n, max(s) s FROM '{0}' GROUP BY g ORDER BY g"
+TOTALS = f"SELECT count(*), sum(k), max(s) FROM ({WIDE})"
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows in a file that is old enough to be told by its times."""
+    path = tmp_path_factory.mktemp("data") / "t.parquet"
+    numbers = list(range(ROWS))
+    rows = {"k": numbers, "g": [i % 7 for i in numbers], "s": [f"{i:040}" for i in numbers]}
+    pq.write_table(pa.table(rows), path)
+    time.sleep(2.1)
+    return path
+
+
+def connected(folder: str | Path, **options: Any) -> Session:
+    """A session on a new cluster that runs everything in stages."""
+    options = {"reuse": "session", "reuse_folder": folder, **options}
+    return minishark.connect(
+        nodes=2, executors_per_node=1, in_process=True, single_task_rows=0, **options
+    )
+
+
+def asked(session: Session, sql: str) -> tuple[list[Any], int]:
+    """An answer, and how many tasks it took."""
+    frame = session.sql(sql)
+    rows = sorted(tuple(row) for row in frame.collect())
+    return rows, frame.metrics().tasks
+
+
+def test_another_cluster_finds_what_one_has_computed(file: Path, tmp_path: Path) -> None:
+    """Answers, and outputs that another query needs; nothing that was damaged."""
+    wide, totals = WIDE.format(file), TOTALS.format(file)
+    with connected(tmp_path / "kept") as session:
+        expected, count = asked(session, wide)
+        assert count
+    with connected(tmp_path / "kept") as session:
+        assert (expected, 0) == asked(session, wide)
+        total, _ = asked(session, totals)
+        assert session.warnings == ()
+    entries = sorted((tmp_path / "kept").iterdir())
+    assert max(path.stat().st_size for path in entries) > 1_000_000
+    for path in entries:
+        damaged = bytearray(path.read_bytes())
+        damaged[-9] ^= 1
+        path.write_bytes(damaged)
+    with connected(tmp_path / "kept") as session:
+        assert expected == asked(session, wide)[0]
+        found, count = asked(session, totals)
+        assert total == found
+        assert count
+
+
+def test_the_folder_goes_with_reuse(tmp_path: Path) -> None:
+    """And has to be one."""
+    with pytest.raises(OptionError, match="reuse_folder goes with"):
+        connected(tmp_path, reuse="off")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="Can't make the folder"):
+        connected(tmp_path / "file" / "kept")
+
+
+@pytest.mark.slow
+def test_the_folder_stays_below_its_limit(file: Path, tmp_path: Path) -> None:
+    """Answers are right, whatever has gone."""
+    with connected(tmp_path, reuse_folder_limit="6MB") as session:
+        for number in range(6):
+            sql = f"SELECT k + {number} AS k, s FROM ({WIDE.format(file)})"
+            assert ROWS - 1 == len(asked(session, sql)[0])
+    assert 0 < sum(path.stat().st_size for path in tmp_path.iterdir()) < 12_000_000
+
+
+@pytest.mark.slow
+def test_a_cluster_that_was_started_again_finds_outputs(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind what its nodes have."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    found = []
+    for _ in range(2):
+        record = start_cluster(StartOptions(name="again", nodes=2))
+        try:
+            for _ in range(2):
+                with minishark.connect(
+                    record.address,
+                    single_task_rows=0,
+                    reuse="cluster",
+                    reuse_folder=tmp_path / "kept",
+                    prints=False,
+                ) as session:
+                    texts = [text.format(file) for text in (WIDE, GROUPS, TOTALS)]
+                    found.append([asked(session, text) for text in texts])
+        finally:
+            stop_cluster("again")
+    assert all(count for _, count in found[0])
+    for later in found[1:]:
+        assert [(rows, 0) for rows, _ in found[0]] == later
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[s3_server.S3Server]:
+    """An S3 server on loopback."""
+    with s3_server.running() as running:
+        yield running
+
+
+@pytest.mark.slow
+def test_outputs_stay_in_an_object_store(file: Path, server: s3_server.S3Server) -> None:
+    """Reached as all else in it is."""
+    bucket = server.make_bucket()
+    found = []
+    for _ in range(2):
+        with connected(f"{bucket}/outputs", storage_options=server.options) as session:
+            found.append(asked(session, WIDE.format(file)))
+            assert session.warnings == ()
+    assert found[0][1]
+    assert (found[0][0], 0) == found[1]
