@@ -16,6 +16,7 @@ from minishark.model.expressions import Schema
 from minishark.model.predicates import Pushed
 from minishark.query.sinks import Layout
 from minishark.session.engine import Engine, Parts
+from minishark.session.kept_outputs import Reuses
 from minishark.session.runtime import Runtime
 from minishark.session.scope import Scope
 from minishark.session.statements import Statements
@@ -122,7 +123,7 @@ class SimulatedFront:
             self._placed,
             Storage(),
             prints=False,
-            reuse=reuse,
+            reuse=Reuses(by=reuse),
             parts=Parts(
                 clock=self.clock, tables=_Tables, sizes=_SIZES, planner=SimulatedSharedPlanner
             ),
