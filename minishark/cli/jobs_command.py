@@ -163,11 +163,14 @@ def _name_of(program: Path) -> str:
 
 
 @click.group(epilog=_JOBS_EXAMPLES, invoke_without_command=True)
+@cluster_option
 @click.pass_context
-def jobs(context: click.Context) -> None:
+def jobs(context: click.Context, *, which: str, keys: str | None) -> None:
     """List, follow and cancel the jobs of a running cluster."""
+    # Options may stand before or after the command; those after it count.
+    context.default_map = dict.fromkeys(jobs.commands, {"which": which, "keys": keys})
     if context.invoked_subcommand is None:
-        context.invoke(list_jobs)
+        context.invoke(list_jobs, as_json=False, which=which, keys=keys)
 
 
 @jobs.command(name="list")

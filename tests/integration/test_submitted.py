@@ -300,6 +300,8 @@ def test_commands_list_show_and_cancel(
     _says(jobs, state, "began")
     on = ("--cluster", running.name)
     assert 0 == run_command(["jobs", "list", *on])
+    assert 0 == run_command(["jobs", *on, "list"])
+    assert 0 == run_command(["jobs", *on])
     assert any(line.split()[:2] == ["shown", "running"] for line in _lines(capsys))
     assert 0 == run_command(["jobs", "show", "shown", *on])
     assert "starts:     1 of at most 5" in _lines(capsys)
