@@ -332,6 +332,18 @@ class PlanningDatabase:
             self._transaction()  # what was bound before may mean something else from now on
         return changed != []
 
+    def _held(self) -> list[str]:
+        """What gives a transaction tables as they were in the place of what others have made."""
+        if self._began is None or not self._began.held:
+            return []
+        views = self._con.execute(
+            "SELECT view_name FROM duckdb_views() "
+            "WHERE database_name = 'memory' AND schema_name = 'main' AND NOT internal"
+        ).fetchall()
+        hidden = (name for (name,) in views if name.lower() in self._began.held)
+        dropped = (f"DROP VIEW memory.main.{quote(name)}" for name in hidden)
+        return [*dropped, *self._began.statements]
+
     def _store_uncommitted(self, table: Table) -> str:
         """Store a miniature that others don't see; its name."""
         stored = f"{_UNCOMMITTED}{next(_numbers)}"
@@ -446,8 +458,7 @@ class PlanningDatabase:
             if self._uncommitted is None or self._is_undone:
                 yield
                 return
-            held = () if self._began is None else self._began.statements
-            with undone(self._con, [*held, *self._uncommitted.statements]):
+            with undone(self._con, [*self._held(), *self._uncommitted.statements]):
                 self._is_undone = True
                 try:
                     yield
