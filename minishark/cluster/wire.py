@@ -15,7 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from minishark.cluster.jobs.records import Holder, JobProgram, JobProgress, JobState, JobTerms
-from minishark.cluster.shared.records import News, Order, TableChange
+from minishark.cluster.shared.records import News, Order, TableChange, Uid
 from minishark.events.kinds import AnyEvent, NodeUsage, SessionStarted
 from minishark.worker.protocol import KeptOutput, StoreLocation
 from sparrow_core.protocol.messages import PROTOCOL_VERSION
@@ -264,7 +264,7 @@ class GetTables(Message, frozen=True):
 class ChangeTables(Message, frozen=True):
     """Change tables, all at once; a change of the same `uid` is made once."""
 
-    uid: str
+    uid: Uid
     changes: tuple[TableChange, ...]
 
 

@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import os
 import queue
+import re
 import secrets
 import threading
 import time
@@ -48,6 +49,9 @@ _MAGIC = b"minishark output 1\n"
 _DIGEST_BYTES = 32
 _LENGTH_BYTES = 8
 _ENDING = ".output"
+# What is called otherwise is somebody else's, and stays.
+_is_entry = re.compile(r"[0-9a-f]{32}\.output").fullmatch
+_is_draft = re.compile(r"\.[0-9a-f]{32}\.[0-9a-f]{8}\.draft").fullmatch
 _ENTRY_BYTES_MAX = 256 << 20  # more than that of one task is not kept: it is copied in memory
 _READS_AT_ONCE = 16
 _QUEUED_MAX = 10_000
@@ -132,9 +136,9 @@ class LocalEntries:
             for entry in entries:
                 with contextlib.suppress(OSError):
                     state = entry.stat()
-                    if entry.name.endswith(".draft") and time.time() - state.st_mtime > _DRAFT_S:
+                    if _is_draft(entry.name) and time.time() - state.st_mtime > _DRAFT_S:
                         os.unlink(entry.path)  # noqa: PTH108 - there may be thousands
-                    elif entry.name.endswith(_ENDING):
+                    elif _is_entry(entry.name):
                         files.append((state.st_mtime, state.st_size, entry.path))
         for path in _oldest(files, limit_bytes):
             with contextlib.suppress(OSError):
@@ -161,10 +165,11 @@ class StoredEntries:
         store = ObjectStore.at(self.uri, access)
         with store.errors(self.uri):
             listed = store.listed(store.key(self.uri))
+        named = [(f"{store.root}{meta['path']}", meta) for meta in listed]
         files = [
-            (meta["last_modified"].timestamp(), meta["size"], f"{store.root}{meta['path']}")
-            for meta in listed
-            if meta["path"].endswith(_ENDING)
+            (meta["last_modified"].timestamp(), meta["size"], uri)
+            for uri, meta in named
+            if _is_entry(uri.removeprefix(f"{self.uri}/"))
         ]
         remove_files(_oldest(files, limit_bytes), access)
 
@@ -303,9 +308,10 @@ class FolderOutputs:
 
     def close(self) -> None:
         """Write what is queued, if that does not take long."""
+        until_s = time.monotonic() + _CLOSE_S
         with contextlib.suppress(queue.Full):
             self._queued.put(None, timeout=_CLOSE_S)
-        self._thread.join(_CLOSE_S)
+        self._thread.join(max(0.0, until_s - time.monotonic()))
         if self._behind is not None:
             self._behind.close()
 

@@ -158,9 +158,15 @@ def connect(
         )
         placing = partial(on.placement, placement, probe_ratio)
         reuses = Reuses(reuse, reuse_folder, folder_bytes)
-        engine = Engine(on, planner, placing, storage, limits=limits, prints=prints, reuse=reuses)
-        group = SessionGroup(engine, warehouse=warehouse, event_log=event_log)
-        session = Session(group, Scope(engine), progress=progress, owns=True)
+        with contextlib.ExitStack() as undo:
+            undo.callback(on.close)
+            engine = Engine(
+                on, planner, placing, storage, limits=limits, prints=prints, reuse=reuses
+            )
+            undo.callback(engine.stop)
+            group = SessionGroup(engine, warehouse=warehouse, event_log=event_log)
+            session = Session(group, Scope(engine), progress=progress, owns=True)
+            undo.pop_all()
         if (noting := reports_progress()) is not None:
             session.register_progress_handler(noting)
         return session

@@ -60,9 +60,10 @@ def kept_outputs(
     """
     if reuse.by == "off":
         return None
+    entries = None if reuse.folder is None else entries_in(reuse.folder, access)
     of_nodes = cluster.shared_outputs() if reuse.by == "cluster" else None
     quota = cluster.memory_limit_bytes // _SHARE
-    if of_nodes is not None and reuse.folder is None:  # the nodes remove them
+    if of_nodes is not None and entries is None:  # the nodes remove them
         return Reuse(
             folder=SHARED_FOLDER,
             quota_bytes=_KNOWN_BYTES,
@@ -73,9 +74,9 @@ def kept_outputs(
     folder = cluster.folder(FOLDER)
     cluster.make_folder(folder)
     shared = None
-    if reuse.folder is not None:
+    if entries is not None:
         shared = FolderOutputs(
-            entries_in(reuse.folder, access),
+            entries,
             store=cluster.store,
             folder=folder,
             limit_bytes=_FOLDER_BYTES if reuse.folder_bytes is None else reuse.folder_bytes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
@@ -48,38 +48,42 @@ class Statements:
     def _run(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None) -> DataFrame:
         with self.runtime.engine.binding(text):
             statements = self.runtime.planning.statements(text)
-            if "$" in text:
-                statements = [self._with_variables(each, params) for each in statements]
             if params is not None:
                 statements = [self._filled(statements, params)]
             statements = [
                 kinds.rewritten(each, self.runtime.with_calls(each.sql)) for each in statements
             ]
         for statement in statements[:-1]:
-            self._statement(statement)
-        last = statements[-1]
+            self._statement(self._with_variables(statement))
+        last = self._with_variables(statements[-1])
         if len(statements) > 1 and isinstance(last, kinds.Query):
             last = kinds.Query(last.sql)  # those before it may change how it is parsed
         return self._statement(last)
 
     def _with_variables(
-        self, statement: kinds.ParsedStatement, params: Sequence[Any] | Mapping[str, Any] | None
+        self, statement: kinds.ParsedStatement, given: Collection[str] = ()
     ) -> kinds.ParsedStatement:
-        """A statement in which `$name` is the variable of that name, if it is no parameter."""
+        """A statement in which `$name` is the variable of that name, if it is no given parameter.
+
+        What ran before it may have set the variable.
+        """
+
+        def names() -> list[str]:
+            variables = self.runtime.planning.show("SELECT name FROM duckdb_variables()")
+            lower = map(str.lower, variables.column("name").to_pylist())
+            return [name for name in lower if name not in given]
+
         if isinstance(statement, kinds.Prepare):
             return statement
-        variables = self.runtime.planning.show("SELECT name FROM duckdb_variables()")
-        given = params if isinstance(params, Mapping) else {}
-        names = [name for name in variables.column("name").to_pylist() if name not in given]
         return kinds.rewritten(statement, fill_variables(statement.sql, names))
 
-    @staticmethod
     def _filled(
-        statements: Sequence[kinds.ParsedStatement], params: Sequence[Any] | Mapping[str, Any]
+        self, statements: Sequence[kinds.ParsedStatement], params: Sequence[Any] | Mapping[str, Any]
     ) -> kinds.ParsedStatement:
         if len(statements) > 1:
             raise QueryError("Parameters go with one statement; run the others without them.")
-        (statement,) = statements
+        given = [name.lower() for name in params] if isinstance(params, Mapping) else ()
+        statement = self._with_variables(statements[0], given)
         return kinds.rewritten(statement, fill_parameters(statement.sql, params))
 
     def _statement(self, statement: kinds.ParsedStatement) -> DataFrame:

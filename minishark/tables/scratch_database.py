@@ -168,6 +168,7 @@ class SharedScratch:
         self.gone: set[str] = set()  # tables that were renamed
         self.numbered: set[str] = set()  # tables whose row ids statements know
         self.has_own = False  # whether it may have tables or definitions of its own
+        self.has_own_views = False
         self.has_definitions = False  # whether there may be views or macros
         # Held where tables are changed, listed as tables, or defined over: DuckDB would refuse one
         # of two such transactions.
@@ -263,6 +264,7 @@ class ScratchDatabase:
                 self._replay()  # what was dropped before is gone
                 self._run(sql)
                 self._shared.has_own = True
+                self._shared.has_own_views |= view != ""
             if view:  # what was to be made of it before is made no more
                 self._unregister(view)
                 waiting[:] = [defined for defined in waiting if defined != views.get(view.lower())]
@@ -292,8 +294,8 @@ class ScratchDatabase:
         return tuple(sql for sql, _ in self._uncommitted or ())
 
     def has_view(self, name: str) -> bool:
-        """Whether there is a view of this name here, other than those that show tables."""
-        if not self._shared.has_own:
+        """Whether there is a view of this name only here."""
+        if not self._shared.has_own_views:
             return False
         named = f"{_SHARED} AND lower(view_name) = {quote_text(name.lower())}"
         with self._lock:
@@ -852,18 +854,19 @@ class ScratchDatabase:
         self._shared.has_own = True
         names = [*self._cluster().loaded, *self._shared.sources()]
         own = [*self._tables(), *hidden]
+        # What is registered stays mapped: the memory of dropped tables would not be free.
+        # One that another connection has copied to change it must not hide the copy. All this goes
+        # first: it may have the name of what comes, in other capitals.
+        shown = {name for name in names if name.lower() not in own}
+        stale = [name for name in self._visible if name not in shown]
+        for name in stale:
+            self._unregister(name)
         for name in names if sql is None else self._read_by(sql, names):
             if name.lower() not in own and name.lower() not in self.temporary:
                 # Another thread may drop it meanwhile; a statement that names it fails then.
                 with contextlib.suppress(CatalogError):
                     self._con.register(name, read(name))
                     self._visible.add(name)
-        # What is registered stays mapped: the memory of dropped tables would not be free.
-        # One that another connection has copied to change it must not hide the copy.
-        shown = {name for name in names if name.lower() not in own}
-        stale = [name for name in self._visible if name not in shown]
-        for name in stale:
-            self._unregister(name)
         self._replay()
         numbered = [sql for sql in self._shared.definitions if mentioned(sql, _ROW_NUMBER)]
         if numbered:

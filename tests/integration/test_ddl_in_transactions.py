@@ -242,6 +242,21 @@ def test_dataframes_and_methods_are_part_of_it(pair: tuple[Session, Session]) ->
     assert stored(one) == files(one)
 
 
+def test_a_view_in_the_place_of_a_table(pair: tuple[Session, Session]) -> None:
+    """A table stays what it was for a transaction, if another session makes a view of its name."""
+    one, other = pair
+    reset(one)
+    for sql in ("CREATE TABLE placed AS SELECT 1 AS a", "BEGIN"):
+        one.sql(sql)
+    for sql in ("DROP TABLE placed", "CREATE VIEW Placed AS SELECT 5 AS a"):
+        other.sql(sql)
+    assert [(1, 1)] == rows_of(one, "SELECT sum(a), count(*) FROM placed")
+    assert [(5, 1)] == rows_of(other, "SELECT sum(a), count(*) FROM placed")
+    one.sql("COMMIT")
+    assert [(5, 1)] == rows_of(one, "SELECT sum(a), count(*) FROM placed")
+    one.sql("DROP VIEW placed")
+
+
 def test_a_session_that_ends_leaves_nothing(pair: tuple[Session, Session]) -> None:
     """What it has created in its transaction is gone."""
     one, _ = pair

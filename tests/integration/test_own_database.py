@@ -97,6 +97,38 @@ def test_variables_hold_values_of_real_rows(session: Session) -> None:
         ask(session, "SET VARIABLE nothing = (SELECT nothing FROM big)")
 
 
+def test_variables_are_those_that_earlier_statements_have_set(session: Session) -> None:
+    """`$name` is what the statements before it in a text have set, in any capitals."""
+    assert [(12,)] == ask(session, "SET VARIABLE later = 11; SELECT $later + 1")
+    assert [(12, "$later")] == ask(session, "SELECT $LATER + 1, '$later'")
+    given = session.sql("SELECT $Later AS k", {"Later": 3})
+    assert [{"k": 3}] == given.to_arrow().to_pylist()
+    with pytest.raises(QueryError):
+        ask(session, "RESET VARIABLE later; SELECT $later")
+
+
+def test_lists_are_searched_for_values_of_parameters(session: Session) -> None:
+    """A list after IN is searched, be it empty; in brackets it is one value."""
+    ask(session, "PREPARE searched AS SELECT a IN $1, a NOT IN $2 FROM big WHERE a IN (?3)")
+    assert [(True, False)] == ask(session, "EXECUTE searched([1, 2], [2], 2)")
+    assert [(False, True)] == ask(session, "EXECUTE searched([], [], 2)")
+    nothing = session.sql("SELECT 1 IN ? AS k", [None])
+    assert [{"k": None}] == nothing.to_arrow().to_pylist()
+    with pytest.raises(QueryError):
+        ask(session, "EXECUTE searched(1, [2], 2)")
+    ask(session, "DEALLOCATE searched")
+
+
+def test_tables_are_listed_after_they_were_replaced_in_other_capitals(session: Session) -> None:
+    """What stood for the table before does not hide it."""
+    listed = "SELECT table_name FROM duckdb_tables() WHERE lower(table_name) = 'capital'"
+    ask(session, "CREATE TABLE capital (a INTEGER)")
+    assert [("capital",)] == ask(session, listed)
+    ask(session, 'CREATE OR REPLACE TABLE "Capital" AS SELECT 1 AS a')
+    assert [("Capital",)] == ask(session, listed)
+    ask(session, "DROP TABLE capital")
+
+
 def test_an_enum_of_a_querys_values(session: Session) -> None:
     """CREATE TYPE AS ENUM (query) takes the values of the real rows."""
     ask(session, "CREATE TYPE digits AS ENUM (SELECT DISTINCT b::VARCHAR FROM big ORDER BY 1 DESC)")

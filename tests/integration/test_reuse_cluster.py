@@ -19,6 +19,7 @@ from processes import program
 
 import minishark
 from minishark.cluster.launch import ClusterRecord, StartOptions, start_cluster, stop_cluster
+from minishark.errors import DataError, OptionError
 from minishark.session.session import Session
 
 ROWS = 120_000
@@ -92,6 +93,22 @@ def test_another_session_finds_what_one_has_computed(
     assert [rows for rows, _ in plain] == [rows for rows, _ in first]
     assert [rows for rows, _ in plain] == [rows for rows, _ in second]
     assert [0, 0] == [tasks for _, tasks in second]
+
+
+def test_a_session_that_does_not_begin_leaves_nothing(
+    running: ClusterRecord, tmp_path: Path
+) -> None:
+    """Neither threads, nor a session that the cluster keeps alive."""
+    (tmp_path / "file").write_text("")
+    before = {thread.name for thread in threading.enumerate()}
+    address = running.address
+    with pytest.raises(DataError):
+        minishark.connect(address, reuse="cluster", reuse_folder=tmp_path / "file" / "kept")
+    with pytest.raises(OptionError):
+        minishark.connect(
+            address, reuse="cluster", reuse_folder=tmp_path, warehouse="unknown://lake"
+        )
+    assert {thread.name for thread in threading.enumerate()} <= before
 
 
 @pytest.mark.slow

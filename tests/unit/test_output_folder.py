@@ -44,25 +44,28 @@ def test_an_entry_that_was_changed_or_cut_is_none() -> None:
 
 
 def test_the_least_recently_used_entries_go(tmp_path: Path) -> None:
-    """Down to nine tenths of the limit; what processes left that died goes, too."""
+    """Down to nine tenths of the limit; what processes left that died, too, and nothing else."""
     entries = LocalEntries(tmp_path)
-    for number in range(10):
-        entries.write(str(number), b"x" * 100)
-        os.utime(tmp_path / f"{number}.output", (1_000 + number, 1_000 + number))
-    left, young = tmp_path / ".7.ab.draft", tmp_path / ".8.ab.draft"
-    left.write_bytes(b"x")
-    os.utime(left, (1_000, 1_000))
-    young.write_bytes(b"x")
-    assert b"x" * 100 == entries.read("2")
+    names = [f"{number:032x}" for number in range(10)]
+    for number, name in enumerate(names):
+        entries.write(name, b"x" * 100)
+        os.utime(tmp_path / f"{name}.output", (1_000 + number, 1_000 + number))
+    left, young = (tmp_path / f".{name}.0123abcd.draft" for name in names[7:9])
+    users = [tmp_path / "novel.draft", tmp_path / "job.output"]
+    for path in (left, young, *users):
+        path.write_bytes(b"x" * 1_000)
+    for path in (left, *users):
+        os.utime(path, (1_000, 1_000))
+    assert b"x" * 100 == entries.read(names[2])
     entries.tidy(1_000)
-    assert [] == [number for number in range(10) if entries.read(str(number)) is None]
-    for number in range(10):
-        os.utime(tmp_path / f"{number}.output", (1_000 + number, 1_000 + number))
-    os.utime(tmp_path / "2.output", (time.time(), time.time()))
+    assert [] == [name for name in names if entries.read(name) is None]
+    for number, name in enumerate(names):
+        os.utime(tmp_path / f"{name}.output", (1_000 + number, 1_000 + number))
+    os.utime(tmp_path / f"{names[2]}.output", (time.time(), time.time()))
     entries.tidy(500)
-    assert [2, 7, 8, 9] == [number for number in range(10) if entries.read(str(number))]
+    assert [2, 7, 8, 9] == [i for i, name in enumerate(names) if entries.read(name)]
     assert not left.exists()
-    assert young.exists()
+    assert all(path.exists() for path in (young, *users))
 
 
 def test_a_folder_that_cannot_be_made_is_told_at_once(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -52,9 +52,14 @@ def table(name: str, content: str = "", **fields: Any) -> SharedTable:
 
 def after(catalog: TableCatalog, *changes: TableChange) -> TableCatalog:
     """The catalog after changes that must succeed."""
-    new = records.changed(catalog, f"u{catalog.version}", changes, 2.0)
+    new = records.changed(catalog, ("u", catalog.version), changes, 2.0)
     assert isinstance(new, TableCatalog), new
     return new
+
+
+def change_of(name: str) -> wire.ChangeTables:
+    """A new table of that name."""
+    return wire.ChangeTables((name, 0), (TableChange(name, "", table(name)),))
 
 
 # Nodes with a network that loses requests and replies
@@ -69,6 +74,8 @@ class Network:
     keepers: dict[str, TablesKeeper] = field(default_factory=dict)
     believed: dict[str, tuple[int, str]] = field(default_factory=dict)  # incarnation, owner
     elected: tuple[int, str] = (1, "a")
+    silent: set[str] = field(default_factory=set)  # nodes that nothing comes to
+    meanwhile: Callable[[str], None] = lambda _: None  # called when a request has come to a node
 
     def __post_init__(self) -> None:
         for node in NODES:
@@ -116,9 +123,10 @@ class Sender:
     def ask(self, requests: Mapping[str, wire.Request], _: float) -> dict[str, wire.Reply]:
         network, replies = self.network, {}
         for node, request in requests.items():
-            if network.rng.random() >= network.loss:
+            if node not in network.silent and network.rng.random() >= network.loss:
                 reply = network.keepers[node].answer(request)
                 assert reply is not None
+                network.meanwhile(node)
                 if network.rng.random() >= network.loss:
                     replies[node] = reply
         return replies
@@ -135,7 +143,7 @@ def test_what_counts_is_never_lost(seed: int, loss: float) -> None:
             network.elect()
         keeper = network.keepers[rng.choice(NODES)]
         name = f"t{number}"
-        reply = keeper.change(wire.ChangeTables(name, (TableChange(name, "", table(name)),)))
+        reply = keeper.change(wire.ChangeTables((name, 0), (TableChange(name, "", table(name)),)))
         if isinstance(reply, wire.Done):
             added.append(name)
         known = keeper._copy.catalog.tables.get("counter")
@@ -143,13 +151,13 @@ def test_what_counts_is_never_lost(seed: int, loss: float) -> None:
         change = TableChange(
             "counter", str(before) if before else "", table("counter", str(before + 1))
         )
-        reply = keeper.change(wire.ChangeTables(f"c{number}", (change,)))
+        reply = keeper.change(wire.ChangeTables((f"c{number}", 0), (change,)))
         if isinstance(reply, wire.Done):
             counts.append(before + 1)
     network.loss = 0.0
     network.elect()
     owner = network.keepers[network.elected[1]]
-    assert wire.Done() == owner.change(wire.ChangeTables("end", ()))
+    assert wire.Done() == owner.change(wire.ChangeTables(("end", 0), ()))
     catalog = owner._copy.catalog
     assert set(added) <= catalog.tables.keys()
     assert len(set(counts)) == len(counts), "two writers have followed the same version"
@@ -162,23 +170,46 @@ def test_what_counts_is_never_lost(seed: int, loss: float) -> None:
 def test_an_owner_that_others_have_followed_can_make_nothing_count() -> None:
     """It asks holders that have promised more."""
     network = Network(random.Random(0), 0.0)
-    first = wire.ChangeTables("1", (TableChange("t", "", table("t")),))
+    first = wire.ChangeTables(("1", 0), (TableChange("t", "", table("t")),))
     assert wire.Done() == network.keepers["a"].change(first)
     for node in ("b", "c"):
         network.believed[node] = (2, "b")
-    second = wire.ChangeTables("2", (TableChange("t", None, None),))
+    second = wire.ChangeTables(("2", 0), (TableChange("t", None, None),))
     assert wire.Done() == network.keepers["b"].change(second)
-    third = wire.ChangeTables("3", (TableChange("t", "t", table("t", "new")),))
+    third = wire.ChangeTables(("3", 0), (TableChange("t", "t", table("t", "new")),))
     assert wire.NotOwner() == network.keepers["a"].change(third)
     assert {} == network.keepers["c"]._copy.catalog.tables
 
 
+def test_an_owner_that_is_followed_during_a_change_does_not_count_itself() -> None:
+    """It has promised to follow another, which can't have heard of the change."""
+    network, replies = Network(random.Random(0), 0.0), list[wire.Reply]()
+    assert wire.Done() == network.keepers["a"].change(change_of("first"))
+
+    def follow(node: str) -> None:
+        """When `b` has taken the change, `c` becomes the owner, and does not reach `b`."""
+        assert node == "b"
+        network.meanwhile = lambda _: None
+        network.believed["c"] = (2, "c")
+        network.silent = {"b"}
+        replies.append(network.keepers["c"].change(change_of("second")))
+        network.silent = set()
+
+    network.meanwhile = follow
+    assert wire.NotOwner() == network.keepers["a"].change(change_of("third"))
+    assert [wire.Done()] == replies
+
+
 def test_a_change_that_is_asked_for_again_is_made_once() -> None:
-    """The reply may have been lost."""
+    """The reply may have been lost, and others may have made many changes meanwhile."""
     network = Network(random.Random(0), 0.0)
-    request = wire.ChangeTables("1", (TableChange("t", "", table("t")),))
-    assert [wire.Done()] * 2 == [network.keepers["a"].change(request) for _ in range(2)]
-    assert 1 == network.keepers["a"]._copy.catalog.tables["t"].number
+    owner, changes = network.keepers["a"], (TableChange("t", None, table("t")),)
+    request = wire.ChangeTables(("me", 1), changes)
+    assert wire.Done() == owner.change(request)
+    for number in range(300):
+        assert wire.Done() == owner.change(wire.ChangeTables((f"{number % 9}", number), changes))
+    assert [wire.Done()] * 2 == [owner.change(request) for _ in range(2)]
+    assert 301 == owner._copy.catalog.tables["t"].number
 
 
 # What follows from changes
@@ -206,7 +237,7 @@ def test_a_change_must_follow_what_it_was_made_of() -> None:
     catalog = after(TableCatalog(), TableChange("t", "", table("t", "1")))
     for expected in ("", "2"):
         changes = [TableChange("u", "", table("u")), TableChange("t", expected, table("t", "3"))]
-        assert isinstance(records.changed(catalog, "x", changes, 2.0), str)
+        assert isinstance(records.changed(catalog, ("x", 0), changes, 2.0), str)
 
 
 def test_replicas_that_move_while_a_change_is_made_count() -> None:
@@ -220,7 +251,7 @@ def test_replicas_that_move_while_a_change_is_made_count() -> None:
     assert [("b",), ("b", "c")] == [part.nodes for part in new.tables["t"].partitions]
     nowhere = SharedPartition((*first.files, "shared/t/delta"), ("a",))
     lost = TableChange("t", "1", table("t", "2", partitions=(nowhere, moved)))
-    assert isinstance(records.changed(catalog, "x", [lost], 2.0), str)
+    assert isinstance(records.changed(catalog, ("x", 0), [lost], 2.0), str)
 
 
 def test_files_of_former_versions_stay_until_nobody_reads_them() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from minishark.cluster import wire
@@ -44,6 +45,8 @@ class SharedTablesClient:
     catalog: TableCatalog = field(default_factory=TableCatalog)  # as it was read last
     # Gives the oldest version of it of which the session reads files; -1 if it reads none.
     oldest: Callable[[], int] = lambda: -1
+    _me: str = field(default_factory=lambda: secrets.token_hex(8))  # as it numbers changes
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
     _service: str = ""  # of the node that answers for it
 
     def read(self) -> None:
@@ -69,14 +72,14 @@ class SharedTablesClient:
         return wire.GetTables(self.session, order if order[0] else NEVER, self.oldest())
 
     def change(self, changes: Sequence[TableChange]) -> None:
-        """Change tables, all at once.
+        """Change tables, all at once; for one thread at a time.
 
         Raises:
             ConflictError: one is not as it was expected to be; nothing has changed.
             DoubtfulChangeError: nobody says whether they were changed.
             ClusterError: the cluster has no node that may hold the catalog.
         """
-        request = wire.ChangeTables(secrets.token_hex(8), tuple(changes))
+        request = wire.ChangeTables((self._me, next(self._numbers)), tuple(changes))
         try:
             reply = self._ask(request)
             if reply is None:

@@ -38,6 +38,7 @@ from minishark.cluster.shared.records import (
     Retired,
     TableCatalog,
     TableChange,
+    Uid,
 )
 from minishark.errors import MinisharkError
 from minishark.worker.protocol import StoreLocation
@@ -204,31 +205,33 @@ class TablesKeeper:
 
     # Changes
 
-    def _change(self, uid: str, changes: Sequence[TableChange]) -> wire.Reply:
+    def _change(self, uid: Uid, changes: Sequence[TableChange]) -> wire.Reply:
         with self._changing:
             holding = self._holding()
-            if holding is None or not self._recovered(holding):
+            catalog = None if holding is None else self._recovered(holding)
+            if holding is None or catalog is None:
                 return wire.NotOwner()
-            new = records.changed(self._copy.catalog, uid, changes, time.time())
+            new = records.changed(catalog, uid, changes, time.time())
             if isinstance(new, str):
                 return wire.Failure(new, taken=True)
-            if new is not self._copy.catalog and not self._publish(holding, new):
+            if new is not catalog and not self._publish(holding, new):
                 return wire.NotOwner()
             return wire.Done()
 
     def _publish(self, holding: Holding, new: TableCatalog) -> bool:
         """Have most holders take a catalog; if they do not, nobody knows whether it counts."""
-        if self._told_all(holding, new) < holding.majority:
-            with self._lock:
-                self._own.ballot = 0
-            return False
+        ballot, told = new.order[0], self._told_all(holding, new)
         with self._lock:
-            self._copy.catalog = new
-        return True
+            # Who has promised to follow another node meanwhile does not count itself.
+            counts = told >= holding.majority and self._copy.promised == ballot
+            self._own.ballot = ballot if counts else 0
+            if counts:
+                self._copy.catalog = new
+        return counts
 
     def _told_all(self, holding: Holding, new: TableCatalog) -> int:
         """Tell other holders of a catalog; how many have it, this node included."""
-        ballot, told = self._own.ballot, 1
+        ballot, told = new.order[0], 1
         news = {other.home: new.news(self._own.since(other.home)) for other in holding.others}
         for other, reply in self._asked(holding, ballot, news).items():
             if reply.is_lacking:
@@ -252,13 +255,13 @@ class TablesKeeper:
         answers = ((other, replies.get(other.service)) for other in holding.others)
         return {other: reply for other, reply in answers if isinstance(reply, wire.TablesHeld)}
 
-    def _recovered(self, holding: Holding) -> bool:
-        """Whether most holders have promised to follow this node, and have what it has."""
-        if self._own.is_ready(holding.incarnation):
-            return True
+    def _recovered(self, holding: Holding) -> TableCatalog | None:
+        """What most holders have, which have promised to follow this node; None if too few have."""
         with self._lock:
+            if self._own.is_ready(holding.incarnation):
+                return self._copy.catalog
             if self._copy.promised >= first_ballot(holding.incarnation + 1):
-                return False  # another node has taken over, of which this one has not heard yet
+                return None  # another node has taken over, of which this one has not heard yet
             ballot = self._own.next_ballot(holding.incarnation, self._copy.promised + 1)
             mine = self._copy.catalog
             self._copy.promised = max(self._copy.promised, ballot)
@@ -267,17 +270,17 @@ class TablesKeeper:
         if refused := max((reply.promised for reply in answers.values()), default=0):
             with self._lock:
                 self._copy.promised = max(self._copy.promised, refused)
-            return False
+            return None
         if 1 + len(answers) < holding.majority:
-            return False
+            return None
         later = [reply.later for reply in answers.values() if reply.later is not None]
         known = [TableCatalog().after(news) or mine for news in later]
         latest = max((mine, *known), key=lambda catalog: catalog.order)
-        self._own.ballot = ballot
-        if not self._publish(holding, latest.followed(ballot)):
-            return False
+        new = latest.followed(ballot)
+        if not self._publish(holding, new):
+            return None
         self._owned_s, self._leases = time.monotonic(), {}
-        return True
+        return new
 
     # Life
 
@@ -310,9 +313,9 @@ class TablesKeeper:
             self._members = None
             return
         with self._changing:
-            if not self._recovered(holding):
+            catalog = self._recovered(holding)
+            if catalog is None:
                 return
-            catalog = self._copy.catalog
             if any(self._own.since(other.home) != catalog.order for other in holding.others):
                 self._told_all(holding, catalog)
         nodes = self._nodes()
@@ -385,9 +388,10 @@ class TablesKeeper:
         """Make a change that no session has asked for."""
         with self._changing:
             holding = self._holding()
-            if holding is not None and self._own.is_ready(holding.incarnation):
-                new = how(self._copy.catalog)
-                if new is not self._copy.catalog:
+            catalog = None if holding is None else self._recovered(holding)
+            if holding is not None and catalog is not None:
+                new = how(catalog)
+                if new is not catalog:
                     self._publish(holding, new)
 
     # Files

@@ -18,7 +18,10 @@ FOLDER = "shared"
 RETIRED_MAX_S = 600.0
 """After so long, files of former versions go, whoever reads them: their query is planned again."""
 
-_UIDS_MAX = 64
+_CHANGED_MAX = 256
+
+Uid: TypeAlias = tuple[str, int]
+"""Of a change: by whom, who makes one after the other, and their how many."""
 
 Order: TypeAlias = tuple[int, int]
 """Of two catalogs, that of the higher one is the later: the ballot that wrote it, its version."""
@@ -101,7 +104,7 @@ class News(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...]
     tables: tuple[SharedTable, ...]
     retired: tuple[Retired, ...] = ()
-    uids: tuple[str, ...] = ()
+    changed: tuple[Uid, ...] = ()
 
 
 class TableCatalog(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,13 +114,14 @@ class TableCatalog(msgspec.Struct, frozen=True, kw_only=True):
         order: later catalogs have higher ones.
         tables: by their names in lower case.
         retired: files that some session may still read.
-        uids: of the last changes, so that one that is asked for twice is made once.
+        changed: the last change of each who makes some, so that one that is asked for twice is
+            made once, whatever others have changed meanwhile; of the last few hundred.
     """
 
     order: Order = (0, 0)
     tables: dict[str, SharedTable] = {}
     retired: tuple[Retired, ...] = ()
-    uids: tuple[str, ...] = ()
+    changed: tuple[Uid, ...] = ()
 
     @property
     def version(self) -> int:
@@ -133,7 +137,7 @@ class TableCatalog(msgspec.Struct, frozen=True, kw_only=True):
             names=tuple(self.tables),
             tables=tuple(table for table in self.tables.values() if table.at > known),
             retired=self.retired,
-            uids=self.uids,
+            changed=self.changed,
         )
 
     def after(self, news: News) -> TableCatalog | None:
@@ -143,7 +147,9 @@ class TableCatalog(msgspec.Struct, frozen=True, kw_only=True):
         new = {table.name.lower(): table for table in news.tables}
         known = {} if news.since == NEVER else self.tables
         tables = {name: new.get(name) or known[name] for name in news.names}
-        return TableCatalog(order=news.order, tables=tables, retired=news.retired, uids=news.uids)
+        return TableCatalog(
+            order=news.order, tables=tables, retired=news.retired, changed=news.changed
+        )
 
     def followed(self, ballot: int) -> TableCatalog:
         """The same tables as the next version, which a ballot writes."""
@@ -168,10 +174,11 @@ class TableCatalog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def changed(
-    catalog: TableCatalog, uid: str, changes: Sequence[TableChange], at_s: float
+    catalog: TableCatalog, uid: Uid, changes: Sequence[TableChange], at_s: float
 ) -> TableCatalog | str:
     """The catalog after changes, all of them, or a sentence that says why there is none."""
-    if uid in catalog.uids:
+    who, number = uid
+    if number <= dict(catalog.changed).get(who, -1):
         return catalog
     new = catalog.followed(catalog.order[0])
     tables = dict(catalog.tables)
@@ -195,8 +202,9 @@ def changed(
     before = (catalog.tables[name] for name in names if name in catalog.tables)
     gone = tuple(file for table in before for file in table.files if file not in left)
     retired = (*catalog.retired, Retired(new.version, at_s, gone)) if gone else catalog.retired
-    uids = (*catalog.uids, uid)[-_UIDS_MAX:]
-    return structs.replace(new, tables=tables, retired=retired, uids=uids)
+    others = (last for last in catalog.changed if last[0] != who)
+    last_changes = (*others, uid)[-_CHANGED_MAX:]
+    return structs.replace(new, tables=tables, retired=retired, changed=last_changes)
 
 
 def _relocated(table: SharedTable, old: SharedTable | None) -> SharedTable | None:

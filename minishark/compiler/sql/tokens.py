@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
@@ -406,7 +406,9 @@ def fill_parameters(sql: str, values: Sequence[Any] | Mapping[str, Any]) -> str:
     def edits() -> Iterator[Edit]:
         numbers = itertools.count(1)
         tokens = sql_tokens(sql)
+        before = ""
         for mark, name in itertools.zip_longest(tokens, tokens[1:]):
+            is_searched, before = before == "IN", mark.word
             if mark.text not in ("?", "$"):
                 continue
             has_name = name is not None and name.first == mark.last
@@ -415,7 +417,9 @@ def fill_parameters(sql: str, values: Sequence[Any] | Mapping[str, Any]) -> str:
             else:
                 key, last = (name.text, name.last) if has_name else ("", mark.last)
             used[key] = None
-            yield Edit(mark.first, last, _literal(key, named))
+            literal = _literal(key, named)
+            # `IN (value)` would be a list of one value: here the value is the list.
+            yield Edit(mark.first, last, f"coalesce{literal}" if is_searched else literal)
 
     filled = edited(sql, edits())
     extra = [name for name in named if name not in used]
@@ -424,18 +428,23 @@ def fill_parameters(sql: str, values: Sequence[Any] | Mapping[str, Any]) -> str:
     return filled
 
 
-def fill_variables(sql: str, names: Collection[str]) -> str:
-    """`sql` with the value of a variable, of these names, for each `$name`."""
-    tokens = sql_tokens(sql)
+def fill_variables(sql: str, names: Callable[[], Collection[str]]) -> str:
+    """`sql` with the value of a variable, of these names in lower case, for each `$name`.
+
+    There are none to ask for where `$` is only in texts, or before numbers.
+    """
+    marks = [
+        (mark, name)
+        for mark, name in itertools.pairwise(sql_tokens(sql) if "$" in sql else ())
+        if mark.text == "$" and name.first == mark.last and not name.text.isdigit()
+    ]
+    variables = names() if marks else ()
     return edited(
         sql,
         (
             Edit(mark.first, name.last, f"getvariable({quote_text(name.text)})")
-            for mark, name in itertools.pairwise(tokens)
-            if mark.text == "$"
-            and name.first == mark.last
-            and name.text in names
-            and not name.text.isdigit()
+            for mark, name in marks
+            if name.text.lower() in variables
         ),
     )
 
