@@ -168,7 +168,7 @@ def _name_of(program: Path) -> str:
 def jobs(context: click.Context, *, which: str, keys: str | None) -> None:
     """List, follow and cancel the jobs of a running cluster."""
     # Options may stand before or after the command; those after it count.
-    context.default_map = dict.fromkeys(jobs.commands, {"which": which, "keys": keys})
+    context.default_map = {command: {"which": which, "keys": keys} for command in jobs.commands}
     if context.invoked_subcommand is None:
         context.invoke(list_jobs, as_json=False, which=which, keys=keys)
 

@@ -38,8 +38,11 @@ from minishark.compiler.sql.tokens import (
     Edit,
     edited,
     find_calls,
+    mentioned,
     split_arguments,
+    unquoted,
 )
+from minishark.compiler.sql.views import View, may_name_files
 from minishark.errors import (
     CatalogError,
     DataError,
@@ -96,8 +99,8 @@ _OPTIONS = {
 _COMMON_OPTIONS = frozenset(["union_by_name", "hive_partitioning", "hive_types_autocast"])
 _TEXT = r"'(?:[^']|'')+'"
 _NAMED = re.compile(rf'{_TEXT}|"(?:[^"]|"")+"')
+_NAME = re.compile(r'"(?:[^"]|"")+"|\w+')
 _UNNAMED = re.compile(rf'(?<!\w)("?)({UNNAMED_SOURCE}\d+)\1(?!\w)')
-_MAY_NAME_FILES = re.compile("parquet|csv|tsv|json", re.IGNORECASE)
 
 _ARGUMENT = re.compile(r"(?:(\w+)\s*(?::=|=>|=)\s*)?(.*)", re.DOTALL)
 
@@ -117,11 +120,11 @@ _FileKey: TypeAlias = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """A query names files in its text from `first` to `last`; `alias` qualifies columns."""
+    """A query names files or a view from `first` to `last`; `alias` qualifies their columns."""
 
     first: int
     last: int
-    key: _FileKey
+    reads: _FileKey | View  # files, or a view that may read some
     alias: str
 
 
@@ -248,6 +251,7 @@ class Rewritten:
 
     sql: str  # its text, with the tables' names
     tables: tuple[SourceTable, ...]  # the tables; they may be evicted before they are used
+    names: frozenset[str]  # of all relations that it names otherwise, in lower case
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -523,17 +527,61 @@ class SourceTables:
         Files whose parts might not add up to what DuckDB reads stay in the text. `planning` is the
         connection of the session whose it is.
         """
-        if not _MAY_NAME_FILES.search(sql):
+        views = planning.views_over_files()
+        if not (may_name_files(sql) or (views and mentioned(sql, views))):
             return None
-        edits, tables = [], []
-        for reference in sorted(_references(sql, planning), key=lambda place: place.first):
-            table = self._file_table(planning.settings, reference.key)
-            if table is None:
-                continue
-            tables.append(table)
+        return self._rewritten(sql, planning, views, {})
+
+    def _rewritten(
+        self,
+        sql: str,
+        planning: PlanningDatabase,
+        views: Mapping[str, View],
+        done: dict[str, Rewritten | None],
+    ) -> Rewritten | None:
+        """`sql` with files replaced by tables, and views over files by their queries.
+
+        `done` has the queries of views, by name in lower case.
+        """
+        text = _Text.of(sql, planning)
+        if text is None:
+            return None
+        edits: list[Edit] = []
+        tables: list[SourceTable] = []
+        names = set(text.names)
+        for reference in text.references(views, planning):
             alias = f" AS {quote(reference.alias)}" if reference.alias else ""
-            edits.append(Edit(reference.first, reference.last, f" {quote(table.name)}{alias}"))
-        return Rewritten(edited(sql, edits), tuple(tables)) if tables else None
+            if isinstance(reference.reads, View):
+                query = self._of_view(reference.reads, planning, views, done)
+                # A part of this text that has the name of what a view reads would come before it.
+                if query is None or not query.names.isdisjoint(text.parts):
+                    continue
+                relation = reference.reads.relation(query.sql)
+                tables += query.tables
+                names |= query.names
+            else:
+                table = self._file_table(planning.settings, reference.reads)
+                if table is None:
+                    continue
+                relation = f" {quote(table.name)}"
+                tables.append(table)
+            edits.append(Edit(reference.first, reference.last, f"{relation}{alias}"))
+        if not tables:
+            return None
+        return Rewritten(edited(sql, edits), tuple(tables), frozenset(names))
+
+    def _of_view(
+        self,
+        view: View,
+        planning: PlanningDatabase,
+        views: Mapping[str, View],
+        done: dict[str, Rewritten | None],
+    ) -> Rewritten | None:
+        key = view.name.lower()
+        if key not in done:
+            done[key] = None  # another session may just define one that reads itself
+            done[key] = self._rewritten(view.query, planning, views, done)
+        return done[key]
 
     def _file_table(self, settings: _Settings, files: _FileKey) -> SourceTable | None:
         # One table per pattern: when new files match one, those of others stay valid.
@@ -806,27 +854,49 @@ def _table(
     return table, len(splits)
 
 
-def _references(sql: str, planning: PlanningDatabase) -> Iterator[_Reference]:
-    try:
-        tree = planning.syntax(sql)
-    except (QueryError, json.JSONDecodeError):
-        return
-    expressions = _common_table_expressions(tree)
-    for node in _nodes(tree):
-        first, kind = node.get("query_location"), node.get("type")
-        if not isinstance(first, int) or kind not in ("BASE_TABLE", "TABLE_FUNCTION"):
-            continue
-        if node.get("sample"):
-            continue
-        if kind == "BASE_TABLE":
-            name = node["table_name"]
-            if name.lower() in expressions or planning.has_relation(name):
-                continue
-            reference = _named_file(node, sql, first)
-        else:
-            reference = _called_reader(node, sql, first)
-        if reference is not None:
-            yield reference
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A SELECT, and the relations in it."""
+
+    sql: str
+    relations: tuple[dict[str, Any], ...]  # nodes of its syntax tree
+    parts: frozenset[str]  # the names of its CTEs, in whatever scope, in lower case
+
+    @classmethod
+    def of(cls, sql: str, planning: PlanningDatabase) -> _Text | None:
+        try:
+            tree = planning.syntax(sql)
+        except (QueryError, json.JSONDecodeError):
+            return None
+        kinds = ("BASE_TABLE", "TABLE_FUNCTION")
+        relations = tuple(node for node in _nodes(tree) if node.get("type") in kinds)
+        return cls(sql, relations, frozenset(_common_table_expressions(tree)))
+
+    @property
+    def names(self) -> Iterator[str]:
+        """The names of relations in it, in lower case."""
+        return (node["table_name"].lower() for node in self.relations if "table_name" in node)
+
+    def references(self, views: Mapping[str, View], planning: PlanningDatabase) -> list[_Reference]:
+        """Where it names files, or one of these views; in order."""
+        places = (self._reference(node, views, planning) for node in self.relations)
+        named = [place for place in places if place is not None]
+        return sorted(named, key=lambda place: place.first)
+
+    def _reference(
+        self, node: dict[str, Any], views: Mapping[str, View], planning: PlanningDatabase
+    ) -> _Reference | None:
+        first = node.get("query_location")
+        if not isinstance(first, int) or node.get("sample"):
+            return None
+        if node["type"] == "TABLE_FUNCTION":
+            return _called_reader(node, self.sql, first)
+        name = node["table_name"]
+        if name.lower() in self.parts:  # these may hide files and views
+            return None
+        if name.lower() in views:
+            return _named_view(node, self.sql, first, views[name.lower()])
+        return None if planning.has_relation(name) else _named_file(node, self.sql, first)
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
@@ -846,6 +916,14 @@ def _common_table_expressions(tree: Any) -> set[str]:
         if "cte_map" in node
         for entry in node["cte_map"]["map"]
     }
+
+
+def _named_view(node: dict[str, Any], sql: str, first: int, view: View) -> _Reference | None:
+    """A view without the name of its schema."""
+    match, name = _NAME.match(sql, first), node["table_name"]
+    if match is None or unquoted(match[0]) != name or node.get("schema_name"):
+        return None
+    return _Reference(first, match.end(), view, "" if node.get("alias") else name)
 
 
 def _named_file(node: dict[str, Any], sql: str, first: int) -> _Reference | None:

@@ -44,6 +44,7 @@ from minishark.compiler.sql.tokens import (
     syntax_tree,
     without_comments_around,
 )
+from minishark.compiler.sql.views import View, over_files, view_of
 from minishark.errors import ConflictError, DataError, DataValueError, QueryError
 from minishark.model.catalog import Table
 from minishark.model.expressions import Column, Schema, quote
@@ -120,6 +121,7 @@ REMOTE_FILES = (
     "JOIN or are constants in calls of read_parquet, read_csv and read_json. Download others, or "
     "read them with another library and pass what it gives to session.create_table()."
 )
+_VIEWS = "SELECT sql FROM duckdb_views() WHERE NOT internal ORDER BY temporary"
 _MACRO = re.compile(r"\b(?:MACRO|FUNCTION)\b", re.IGNORECASE)
 _VIEW = re.compile(r"\bVIEW\b", re.IGNORECASE)
 _UNCOMMITTED = "_minishark_uncommitted_"  # how the names of their miniatures start
@@ -138,6 +140,15 @@ class BoundStatement:
     tables: tuple[str, ...]  # of the catalog: those that it reads, and perhaps more
 
 
+@dataclass(frozen=True, slots=True)
+class _Views:
+    """The views that statements of a connection see, by name in lower case."""
+
+    version: int  # of the definitions
+    all: Mapping[str, View]
+    over_files: Mapping[str, View]
+
+
 class _Remembered:
     """What was parsed, bound and planned; the last of each."""
 
@@ -146,8 +157,10 @@ class _Remembered:
         self.bound: OrderedDict[tuple[str, int], BoundStatement] = OrderedDict()
         self.schemas: OrderedDict[BoundStatement, pa.Schema] = OrderedDict()
         self.plans: OrderedDict[tuple[BoundStatement, int], LogicalPlan] = OrderedDict()
+        self.views: _Views | None = None
 
     def clear(self) -> None:
+        self.views = None
         for cache in (self.parsed, self.bound, self.schemas, self.plans):
             cache.clear()
 
@@ -162,6 +175,7 @@ class _Shared:
     volatile: frozenset[str] = frozenset()  # those whose results may differ
     has_macros: bool = False
     has_views: bool = False
+    definitions: int = 0  # how often they have changed
     defines_time: bool = False  # whether a definition may tell the time
     defines_volatile: bool = False  # whether one may be volatile
     remembered: _Remembered = field(default_factory=_Remembered)  # of who has set nothing
@@ -467,8 +481,7 @@ class PlanningDatabase:
         return {**others, **{key: table.name for key, table in own.items() if table is not None}}
 
     def has_view(self, name: str) -> bool:
-        same = "lower(view_name) = lower($1)"
-        return bool(self._text(f"SELECT 1 FROM duckdb_views() WHERE {same} AND NOT internal", name))
+        return self._shared.has_views and name.lower() in self._views().all
 
     def has_own(self, name: str) -> bool:
         """Whether a temporary view or macro of this connection has that name."""
@@ -485,7 +498,22 @@ class PlanningDatabase:
             return name.lower() in self._names or self.has_view(name)
 
     def views(self) -> list[str]:
-        return self._text("SELECT view_name FROM duckdb_views() WHERE NOT internal ORDER BY 1")
+        if not self._shared.has_views:
+            return []
+        return sorted(view.name for view in self._views().all.values())
+
+    def views_over_files(self) -> Mapping[str, View]:
+        """The views that may read files, themselves or by others, by name in lower case."""
+        return self._views().over_files if self._shared.has_views else {}
+
+    def _views(self) -> _Views:
+        # DuckDB takes milliseconds to list them, so it is asked once after each definition.
+        with self._lock:
+            version, views = self._shared.definitions, self._remembered.views
+            if views is None or views.version != version:
+                named = {view.name.lower(): view for view in map(view_of, self._text(_VIEWS))}
+                views = self._remembered.views = _Views(version, named, over_files(named))
+            return views
 
     def has_function(self, name: str) -> bool:
         functions = "SELECT 1 FROM duckdb_functions()"
@@ -589,6 +617,7 @@ class PlanningDatabase:
     def _outdate(self) -> None:
         """Drop what was parsed, bound and planned: it may mean something else from now on."""
         self._remembered.clear()
+        self._shared.definitions += 1
         self._shared.miniatures.outdate()
 
     def show(self, sql: str) -> pa.Table:
