@@ -56,7 +56,11 @@ def test_failures_are_excused_by_faults_of_their_time() -> None:
     with contextlib.closing(Fibers(World(1))) as fibers:
         bed, world = Bed(fibers), fibers.world
         faults = Faults(
-            world=world, hosts=bed.hosts, fronts=["front0"], kill_session=lambda _: None
+            world=world,
+            hosts=bed.hosts,
+            fronts=["front0"],
+            kill_session=print,
+            restart_session=print,
         )
         faults.spans = [("full_disk", 1.0, 2.0), ("cut_off", 30.0, 31.0)]
         full, silent = ResourceError("full"), ClusterError("silent")
@@ -77,7 +81,11 @@ def test_holders_that_never_had_a_file() -> None:
         session, faults = (
             bed.session,
             Faults(
-                world=fibers.world, hosts=bed.hosts, fronts=["front0"], kill_session=lambda _: None
+                world=fibers.world,
+                hosts=bed.hosts,
+                fronts=["front0"],
+                kill_session=print,
+                restart_session=print,
             ),
         )
 

@@ -489,7 +489,13 @@ def test_replica_that_moves_while_rows_are_added(bed: Bed, replicas: int) -> Non
             session.add("t", ROWS)
         replicator._release_drained()
         assert moved
-        faults = Faults(world=bed.fibers.world, hosts=bed.hosts, fronts=(), kill_session=print)
+        faults = Faults(
+            world=bed.fibers.world,
+            hosts=bed.hosts,
+            fronts=(),
+            kill_session=print,
+            restart_session=print,
+        )
         assert [*claims(tables.catalog, bed.hosts, faults)] == []
         query = Query("rows", ("t",))
         assert sorted(session.query(query)) == sorted((*ROWS, *ROWS))
