@@ -117,7 +117,9 @@ def interpreter(
 
     named = scale is not None or bool(data)
     has_own = cluster["server"] is not None or cluster["warehouse"] is not None  # tables
-    needed = _needed(text, chosen_tables(scale, data)) if named or not has_own else {}
+    has_shared = cluster["cluster"] is not None and not named
+    tables = chosen_tables(scale, data) if named or not has_own else {}
+    needed = _needed(text, tables, has_others=has_shared) if tables else {}
     with results_to(form, output, rows_max) as answers, _session(nodes, **cluster) as session:
         load_all(session, needed, nodes, verbose=verbose)
         with _passed_on():
@@ -181,7 +183,7 @@ def _session(
         yield cast("Session", remote)  # it has what the shell asks of a session
 
 
-def _needed(text: str, tables: Mapping[str, str]) -> Mapping[str, str]:
+def _needed(text: str, tables: Mapping[str, str], *, has_others: bool) -> Mapping[str, str]:
     """The tables that the statements of a script read, so that only these are loaded."""
     import duckdb
 
@@ -194,7 +196,7 @@ def _needed(text: str, tables: Mapping[str, str]) -> Mapping[str, str]:
         for entry in split(text):
             if entry.is_command:
                 return tables
-            needed |= tables_of_query(parser, entry.text, tables, earlier)
+            needed |= tables_of_query(parser, entry.text, tables, earlier, has_others=has_others)
             earlier += entry.text
     return {name: path for name, path in tables.items() if name in needed}
 

@@ -91,3 +91,14 @@ def test_only_the_tables_of_a_statement_are_needed(text: str, needed: list[str])
     with duckdb.connect() as connection:
         found = tables_of_query(connection, text, find_tables(sample_folder()))
     assert needed == sorted(found)
+
+
+def test_of_a_cluster_with_tables_of_its_own_only_named_ones_are_loaded() -> None:
+    """What is not known here may be there."""
+    tables = find_tables(sample_folder())
+    with duckdb.connect() as connection:
+        for text, needed in (
+            ("SELECT * FROM shared.t JOIN nation ON true", ["nation"]),
+            ("SHOW TABLES FROM shared", []),
+        ):
+            assert needed == list(tables_of_query(connection, text, tables, has_others=True))

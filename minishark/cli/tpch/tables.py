@@ -92,9 +92,17 @@ def tpch_tables(folder: Path) -> dict[str, str]:
 
 
 def tables_of_query(
-    connection: duckdb.DuckDBPyConnection, text: str, tables: Mapping[str, str], earlier: str = ""
+    connection: duckdb.DuckDBPyConnection,
+    text: str,
+    tables: Mapping[str, str],
+    earlier: str = "",
+    *,
+    has_others: bool = False,
 ) -> Mapping[str, str]:
-    """The tables that a statement reads, so that only these are loaded."""
+    """The tables that a statement reads, so that only these are loaded.
+
+    With `has_others`, what it names besides may be tables that there are already.
+    """
     # All of them if it queries the catalog or names an unknown table, so that DuckDB's message can
     # suggest names. None if it does not parse. `connection` only parses; `earlier` are the
     # statements before this one, which may have made tables.
@@ -102,7 +110,7 @@ def tables_of_query(
         connection.extract_statements(text)
     except duckdb.Error:
         return {}
-    if _CATALOG.search(text):
+    if _CATALOG.search(text) and not has_others:
         return tables
     try:
         named = {name.lower() for name in connection.get_table_names(text)}
@@ -110,7 +118,7 @@ def tables_of_query(
         named = _words(text)
     unknown = named - {name.lower() for name in tables} - _words(earlier)
     # DuckDB counts the files of `FROM 'x.parquet'` among the names.
-    if _READS.match(text) and not all(map(_FILE.search, unknown)):
+    if _READS.match(text) and not has_others and not all(map(_FILE.search, unknown)):
         return tables
     return {name: path for name, path in tables.items() if name.lower() in named}
 
