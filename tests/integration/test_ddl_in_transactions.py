@@ -275,6 +275,7 @@ _SCRIPTS = st.lists(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
