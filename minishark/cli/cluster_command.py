@@ -223,6 +223,7 @@ def status(*, which: str, as_json: bool, keys: str | None) -> None:
     """Show a cluster's nodes, their memory, and its sessions."""
     import msgspec
 
+    from minishark.cli.console import print_json
     from minishark.cluster.launch import resolve
     from minishark.cluster.status import survey
 
@@ -236,7 +237,7 @@ def status(*, which: str, as_json: bool, keys: str | None) -> None:
             "nodes": [_as_dict(node) for node in seen.nodes],
             "sessions": sessions,
         }
-        click.echo(msgspec.json.format(msgspec.json.encode(document)))
+        print_json(document)
     else:
         _show(seen)
 
@@ -323,29 +324,26 @@ def _as_dict(node: NodeReport) -> dict[str, Any]:
 
 
 def _show(survey: Survey) -> None:
-    from rich.table import Table
-
-    from minishark.cli.console import standard_output
+    from minishark.cli.console import print_rows, standard_output
 
     console = standard_output()
     console.print(f"cluster {survey.cluster} at {survey.address}", markup=False)
     for scheduler, up in survey.schedulers.items():
         console.print(f"scheduler {scheduler}: {'up' if up else 'silent'}", markup=False)
-    heads = ("node", "pid", "slots", "running", "queued", "memory free", "shared free", "")
-    nodes = Table(*heads, box=None, pad_edge=False)
+    nodes = []
     for node in survey.nodes:
         usage = node.usage
         free = f"{_gb(usage.memory_free_bytes)} of {_gb(usage.memory_total_bytes)}"
         counts = (usage.pid or "silent", node.slots, node.running, node.queued)
         shared, state = _gb(usage.shared_memory_free_bytes), "draining" if node.draining else ""
-        nodes.add_row(node.name, *map(str, counts), free, shared, state)
-    console.print(nodes)
-    sessions = Table("session", "user", "pid", "files", "held", box=None, pad_edge=False)
-    for session in survey.sessions:
-        sessions.add_row(
-            session.name, session.user, str(session.pid), str(session.files), _gb(session.bytes)
-        )
-    console.print(sessions if survey.sessions else "no sessions")
+        nodes.append((node.name, *counts, free, shared, state))
+    heads = ("node", "pid", "slots", "running", "queued", "memory free", "shared free", "")
+    print_rows(heads, nodes)
+    sessions = [
+        (session.name, session.user, session.pid, session.files, _gb(session.bytes))
+        for session in survey.sessions
+    ]
+    print_rows(("session", "user", "pid", "files", "held"), sessions, none="no sessions")
 
 
 def _gb(count: int) -> str:
