@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from minishark.cli.options import count_option, debug_option, keys_option, memor
 from minishark.errors import OptionError
 
 if TYPE_CHECKING:
+    from minishark.cluster.launch import NodeProcess
     from minishark.cluster.status import Survey
     from minishark.events.kinds import NodeReport
 
@@ -223,10 +225,11 @@ def status(*, which: str, as_json: bool, keys: str | None) -> None:
     """Show a cluster's nodes, their memory, and its sessions."""
     import msgspec
 
-    from minishark.cluster.launch import resolve
+    from minishark.cluster.launch import ended_nodes, resolve
     from minishark.cluster.status import survey
 
     seen = survey(*resolve(which, keys))
+    ended = ended_nodes(which)
     if as_json:
         sessions = [
             {name: getattr(session, name) for name in _SESSION} for session in seen.sessions
@@ -235,10 +238,11 @@ def status(*, which: str, as_json: bool, keys: str | None) -> None:
             **msgspec.structs.asdict(seen),
             "nodes": [_as_dict(node) for node in seen.nodes],
             "sessions": sessions,
+            "ended": [node.name for node in ended],
         }
         click.echo(msgspec.json.format(msgspec.json.encode(document)))
     else:
-        _show(seen)
+        _show(seen, ended)
 
 
 @cluster.command()
@@ -322,7 +326,7 @@ def _as_dict(node: NodeReport) -> dict[str, Any]:
     }
 
 
-def _show(survey: Survey) -> None:
+def _show(survey: Survey, ended: Sequence[NodeProcess]) -> None:
     from rich.table import Table
 
     from minishark.cli.console import standard_output
@@ -340,6 +344,8 @@ def _show(survey: Survey) -> None:
         shared, state = _gb(usage.shared_memory_free_bytes), "draining" if node.draining else ""
         nodes.add_row(node.name, *map(str, counts), free, shared, state)
     console.print(nodes)
+    for process in ended:
+        console.print(f"{process.name} has ended; its log: {process.log}", markup=False)
     sessions = Table("session", "user", "pid", "files", "held", box=None, pad_edge=False)
     for session in survey.sessions:
         sessions.add_row(
