@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import getpass
 import math
 import os
 import secrets
@@ -59,7 +58,7 @@ class AttachedCluster(Front):
         self._lease = wire.KeepSession(
             session=name,
             location=self._own,
-            user=getpass.getuser(),
+            user=wire.own_user(),
             pid=os.getpid(),
             started_s=psutil.Process().create_time(),
             versions=wire.own_versions(),

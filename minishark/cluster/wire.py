@@ -8,6 +8,8 @@ arrays; fields are only ever appended.
 
 from __future__ import annotations
 
+import getpass
+import os
 import platform
 from importlib.metadata import version
 from typing import TypeAlias
@@ -462,6 +464,14 @@ def own_versions() -> dict[str, str]:
 def own_release() -> str:
     """The same in words, by which schedulers tell nodes and sessions of other versions."""
     return ", ".join(f"{name} {number}" for name, number in own_versions().items())
+
+
+def own_user() -> str:
+    """The user of this process by name, or by number where that has none, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the former before Python 3.13
+        return str(os.getuid())
 
 
 def versions_differ(theirs: dict[str, str], ours: dict[str, str]) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import secrets
 import time
@@ -231,7 +230,7 @@ def new_terms(name: str, what: str) -> JobTerms:
     return JobTerms(
         name=name,
         uid=secrets.token_hex(8),
-        user=getpass.getuser(),
+        user=wire.own_user(),
         what=what,
         submitted_s=time.time(),
     )
