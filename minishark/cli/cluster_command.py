@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from minishark.cli.options import count_option, debug_option, keys_option, memor
 from minishark.errors import OptionError
 
 if TYPE_CHECKING:
+    from minishark.cluster.launch import NodeProcess
     from minishark.cluster.status import Survey
     from minishark.events.kinds import NodeReport
 
@@ -224,10 +226,11 @@ def status(*, which: str, as_json: bool, keys: str | None) -> None:
     import msgspec
 
     from minishark.cli.console import print_json
-    from minishark.cluster.launch import resolve
+    from minishark.cluster.launch import ended_nodes, resolve
     from minishark.cluster.status import survey
 
     seen = survey(*resolve(which, keys))
+    ended = ended_nodes(which)
     if as_json:
         sessions = [
             {name: getattr(session, name) for name in _SESSION} for session in seen.sessions
@@ -236,10 +239,11 @@ def status(*, which: str, as_json: bool, keys: str | None) -> None:
             **msgspec.structs.asdict(seen),
             "nodes": [_as_dict(node) for node in seen.nodes],
             "sessions": sessions,
+            "ended": [node.name for node in ended],
         }
         print_json(document)
     else:
-        _show(seen)
+        _show(seen, ended)
 
 
 @cluster.command()
@@ -323,7 +327,7 @@ def _as_dict(node: NodeReport) -> dict[str, Any]:
     }
 
 
-def _show(survey: Survey) -> None:
+def _show(survey: Survey, ended: Sequence[NodeProcess]) -> None:
     from minishark.cli.console import print_rows, standard_output
 
     console = standard_output()
@@ -339,6 +343,8 @@ def _show(survey: Survey) -> None:
         nodes.append((node.name, *counts, free, shared, state))
     heads = ("node", "pid", "slots", "running", "queued", "memory free", "shared free", "")
     print_rows(heads, nodes)
+    for process in ended:
+        console.print(f"{process.name} has ended; its log: {process.log}", markup=False)
     sessions = [
         (session.name, session.user, session.pid, session.files, _gb(session.bytes))
         for session in survey.sessions
