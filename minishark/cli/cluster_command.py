@@ -225,6 +225,7 @@ def status(*, which: str, as_json: bool, keys: str | None) -> None:
     """Show a cluster's nodes, their memory, and its sessions."""
     import msgspec
 
+    from minishark.cli.console import print_json
     from minishark.cluster.launch import ended_nodes, resolve
     from minishark.cluster.status import survey
 
@@ -240,7 +241,7 @@ def status(*, which: str, as_json: bool, keys: str | None) -> None:
             "sessions": sessions,
             "ended": [node.name for node in ended],
         }
-        click.echo(msgspec.json.format(msgspec.json.encode(document)))
+        print_json(document)
     else:
         _show(seen, ended)
 
@@ -327,31 +328,28 @@ def _as_dict(node: NodeReport) -> dict[str, Any]:
 
 
 def _show(survey: Survey, ended: Sequence[NodeProcess]) -> None:
-    from rich.table import Table
-
-    from minishark.cli.console import standard_output
+    from minishark.cli.console import print_rows, standard_output
 
     console = standard_output()
     console.print(f"cluster {survey.cluster} at {survey.address}", markup=False)
     for scheduler, up in survey.schedulers.items():
         console.print(f"scheduler {scheduler}: {'up' if up else 'silent'}", markup=False)
-    heads = ("node", "pid", "slots", "running", "queued", "memory free", "shared free", "")
-    nodes = Table(*heads, box=None, pad_edge=False)
+    nodes = []
     for node in survey.nodes:
         usage = node.usage
         free = f"{_gb(usage.memory_free_bytes)} of {_gb(usage.memory_total_bytes)}"
         counts = (usage.pid or "silent", node.slots, node.running, node.queued)
         shared, state = _gb(usage.shared_memory_free_bytes), "draining" if node.draining else ""
-        nodes.add_row(node.name, *map(str, counts), free, shared, state)
-    console.print(nodes)
+        nodes.append((node.name, *counts, free, shared, state))
+    heads = ("node", "pid", "slots", "running", "queued", "memory free", "shared free", "")
+    print_rows(heads, nodes)
     for process in ended:
         console.print(f"{process.name} has ended; its log: {process.log}", markup=False)
-    sessions = Table("session", "user", "pid", "files", "held", box=None, pad_edge=False)
-    for session in survey.sessions:
-        sessions.add_row(
-            session.name, session.user, str(session.pid), str(session.files), _gb(session.bytes)
-        )
-    console.print(sessions if survey.sessions else "no sessions")
+    sessions = [
+        (session.name, session.user, session.pid, session.files, _gb(session.bytes))
+        for session in survey.sessions
+    ]
+    print_rows(("session", "user", "pid", "files", "held"), sessions, none="no sessions")
 
 
 def _gb(count: int) -> str:

@@ -203,24 +203,28 @@ def jobs(context: click.Context, *, which: str, keys: str | None) -> None:
 @cluster_option
 def list_jobs(*, as_json: bool, which: str, keys: str | None) -> None:
     """List the jobs of a cluster, those submitted last at the end."""
+    from minishark.cli.console import age, print_json, print_rows
+
     with _jobs(which, keys) as client:
         states = list(client.states().values())
     if as_json:
-        import msgspec
-
-        click.echo(msgspec.json.format(msgspec.json.encode(states)))
+        print_json(states)
         return
-    from rich.table import Table
-
-    from minishark.cli.console import standard_output
-
+    now_s = time.time()
+    rows = [
+        (
+            state.terms.name,
+            state.status,
+            state.terms.user,
+            state.node,
+            state.starts,
+            age(now_s - state.terms.submitted_s),
+            state.terms.what,
+        )
+        for state in states
+    ]
     heads = ("job", "status", "user", "node", "starts", "age", "what")
-    table = Table(*heads, box=None, pad_edge=False)
-    for state in states:
-        terms = state.terms
-        counts = (str(state.starts), age(time.time() - terms.submitted_s))
-        table.add_row(terms.name, state.status, terms.user, state.node, *counts, terms.what)
-    standard_output().print(table if states else "no jobs")
+    print_rows(heads, rows, none="no jobs")
 
 
 @jobs.command()
@@ -331,11 +335,3 @@ def _follow(client: JobsClient, state: JobState) -> int:
         time.sleep(_FOLLOW_S)
     click.echo(f"{state.terms.name} is {state.status}: {state.ending}", err=True)
     return 0 if state.status == "done" else _STATUS_FAILURE
-
-
-def age(seconds: float) -> str:
-    """A time in its largest unit."""
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"

@@ -11,8 +11,9 @@ from __future__ import annotations
 import getpass
 import os
 import platform
+from collections.abc import Sequence
 from importlib.metadata import version
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import msgspec
 
@@ -55,24 +56,39 @@ class EndSession(Message, frozen=True):
     session: str
 
 
-class MakeFolder(Message, frozen=True):
+class _Folders(Message, frozen=True):
+    folder: str
+    more: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, folders: Sequence[str]) -> Self:
+        """About one folder or several."""
+        first, *more = folders
+        return cls(first, tuple(more))
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Of all of them, in a node's storage."""
+        return (self.folder, *self.more)
+
+
+class MakeFolder(_Folders, frozen=True):
     """Create folders of a session."""
 
-    folder: str
-    more: tuple[str, ...] = ()
 
-
-class RemoveFolder(Message, frozen=True):
+class RemoveFolder(_Folders, frozen=True):
     """Remove folders of a session."""
-
-    folder: str
-    more: tuple[str, ...] = ()
 
 
 class RemoveFile(Message, frozen=True):
-    """Delete a replica that was moved to another node."""
+    """Remove a file: a replica that was moved to another node."""
 
     file: str
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Its only one."""
+        return (self.file,)
 
 
 class Announce(Message, frozen=True):

@@ -22,12 +22,12 @@ from minishark.cluster.backend import (
     task_error,
 )
 from minishark.cluster.job_events import Job, JobEvent, JobFinished, TaskCompleted, TaskFailed
+from minishark.cluster.replicas import replica_locations
 from minishark.compiler.stages.fragment import bucket_column
 from minishark.errors import DataError, TaskFailedError, TasksLostError
 from minishark.model.catalog import Partition
 from minishark.model.expressions import ColumnRef, Schema, quote
 from minishark.query.inputs import partition_slices, stage_slices
-from minishark.query.locality import replica_locations
 from minishark.query.observer import QueryObserver
 from minishark.query.run import Site
 from minishark.query.stage_graph import Read, StageGraph, StageNode, Submission, TaskOutput
