@@ -63,6 +63,7 @@ class TableSource:
     schema: Schema
     reads: tuple[bytes, ...] = ()  # pieces that are splits of a source: pickled `SplitRead`s
     slices: tuple[FileSlice, ...] = ()  # pieces that are stored Arrow files
+    digest: str = ""  # of the rows in these files, which says where they are cut; "" for unknown
     rows: tuple[int, ...] = ()  # the number of rows of each slice, if known
     partitions: tuple[FileSlice, ...] = ()  # files with all rows that may become partitions
     merged: tuple[Partition, ...] = ()  # partitions to be stored again, each as one file
