@@ -55,13 +55,13 @@ def mapped(
 ) -> Results[T]:
     """`map(fn, *iterables)` in chunks."""
     if len(iterables) == 1:
-        each: Callable[..., Any] = EachOf(fn)
+        call: Callable[..., Any] = EachOf(fn)
         items = iter(iterables[0])
     else:
-        each = EachOfRows(fn)
+        call = EachOfRows(fn)
         items = zip(*iterables, strict=False)
     plan = MapPlan(
-        function=pool.functions.pickled(each, name_of(fn)),
+        function=pool.functions.pickled(call, name_of(fn)),
         options=options,
         items=items,
         chunksize=chunksize,
