@@ -44,12 +44,14 @@ from minishark_lab.harness.parameters import Natural, Positive
 from minishark_lab.harness.script import Options, described, run_script
 
 # What the wheel of DuckDB has, and what is said of other ways to run its tests.
-_REQUIRED = frozenset(
-    "json parquet icu core_functions vector_size exact_vector_size=2048 block_size=262144 "
-    "skip_reload noforcestorage no_force_storage "
-    "no_latest_storage no_alternative_verify no_vector_verification no_extension_autoloading "
-    "notwindows notmingw 64bit strinline longdouble".split()
+_EXTENSIONS = ("json", "parquet", "icu", "core_functions")
+_SIZES = ("vector_size", "exact_vector_size=2048", "block_size=262144", "64bit", "longdouble")
+_OTHERWISE = (
+    *("skip_reload", "noforcestorage", "no_force_storage", "no_latest_storage", "strinline"),
+    *("no_alternative_verify", "no_vector_verification", "no_extension_autoloading"),
+    *("notwindows", "notmingw"),
 )
+_REQUIRED = frozenset((*_EXTENSIONS, *_SIZES, *_OTHERWISE))
 _ENDS = frozenset(("load", "restart", "reconnect", "concurrentloop", "concurrentforeach", "unzip"))
 _IDS = "Ids of objects differ."
 _IS_ID = re.compile(r"(oid|relid|typid|objid|namespace|datdba)$")  # of columns of the catalog
