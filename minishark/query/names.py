@@ -351,7 +351,7 @@ class OutputNames:
             # In a fragment that is none of a user's, inputs have names of their own.
             table = self.tables[item.table.lower()]
             read = read_partitions(item, {item.name: table}, stage.partitions_of(task))
-            return [item.name, "table", *(self._partition(table, each) for each in read)]
+            return [item.name, "table", *(self._partition(table, number) for number in read)]
         tasks = range(self.stages[item.stage].tasks)
         if item.mode is ReadMode.OWN:
             return [item.name, "own", self._identity(item.stage, task)]

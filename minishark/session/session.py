@@ -893,7 +893,7 @@ class Session(Operations, CamelCase):
             self._runtime.stop(with_engine=False)
             return
         if not self.is_stopped:
-            for other in [each for each in self._group.sessions if each is not self]:
+            for other in [other for other in self._group.sessions if other is not self]:
                 other.stop()
             self._group.stop()
         if self._runtime.stop(with_engine=True):

@@ -57,14 +57,14 @@ def mapped(
 ) -> Results[T]:
     """`map(fn, *iterables)` in chunks."""
     if len(iterables) == 1:
-        each: Callable[..., Any] = EachOf(fn)
+        call: Callable[..., Any] = EachOf(fn)
         items = iter(iterables[0])
     else:
-        each = EachOfRows(fn)
+        call = EachOfRows(fn)
         items = zip(*iterables, strict=False)
     if options.reuse and chunksize is None:
         chunksize = 1  # what is found again must not depend on how long calls take
-    function = pool.functions.pickled(each, name_of(fn))
+    function = pool.functions.pickled(call, name_of(fn))
     plan = MapPlan(
         function=function,
         naming=pool.naming(function, options),
