@@ -30,7 +30,9 @@ def submit(
     fn, args, kwargs = wanted
     function = pool.functions.pickled(fn)
     future: Future[T] = Future(pool, function.label, on_done)
-    future.call = call = pool.call(future, function, args, kwargs, options)
+    future.call = call = pool.call(
+        future, function, args, kwargs, options, pool.naming(function, options)
+    )
     if owned is not None:
         owned.add(future)
     try:
@@ -60,8 +62,12 @@ def mapped(
     else:
         call = EachOfRows(fn)
         items = zip(*iterables, strict=False)
+    if options.reuse and chunksize is None:
+        chunksize = 1  # what is found again must not depend on how long calls take
+    function = pool.functions.pickled(call, name_of(fn))
     plan = MapPlan(
-        function=pool.functions.pickled(call, name_of(fn)),
+        function=function,
+        naming=pool.naming(function, options),
         options=options,
         items=items,
         chunksize=chunksize,
