@@ -262,17 +262,20 @@ def test_deaths_of_executors_while_outputs_are_read_and_written(
 
 @pytest.mark.slow
 def test_the_death_of_a_node_costs_misses(file: Path) -> None:
-    """It was the home of some names, and held some files."""
+    """It was the home of some names, and held some files; other names stay what they were."""
     record = start_cluster(StartOptions(name="dying", nodes=3))
     try:
         sql = ASKED.replace(" t ", f" '{file}' ")
         with connected(record) as session:
             expected, _ = asked(session, sql)
+            groups, _ = asked(session, GROUPS.replace(" t ", f" '{file}' "))
             time.sleep(0.5)
             os.kill(record.nodes[-1].pid, signal.SIGKILL)
             assert expected == asked(session, sql)[0]
             assert expected == asked(session, f"SELECT * FROM ({sql}) WHERE n > 0")[0]
         with connected(record) as session:
+            assert session.total_slots == 2, "the other one is dead"
             assert expected == asked(session, sql)[0]
+            assert (groups, 0) == asked(session, GROUPS.replace(" t ", f" '{file}' "))
     finally:
         stop_cluster("dying")
