@@ -206,6 +206,25 @@ def test_calls_that_were_made_when_a_program_was_killed_are_not_made_again(
 
 
 @pytest.mark.slow
+def test_the_death_of_a_node_costs_no_calls(file: Path, tmp_path: Path) -> None:
+    """What they came to is on two nodes when their task is done."""
+    record = start_cluster(StartOptions(name="calling", nodes=3))
+    try:
+        log = tmp_path / "calls"
+        arguments = ("-c", _CALLING, record.address, str(file), str(log))
+        for nodes in (3, 2):
+            with program(*arguments) as started:
+                out, _ = started.process.communicate(timeout=120)
+            assert out.split("\n")[0] == "119000 1000 a bad row"
+            assert len(log.read_text().split()) == 119
+            if nodes == 3:
+                os.kill(record.nodes[1].pid, signal.SIGKILL)
+                time.sleep(1.0)
+    finally:
+        stop_cluster("calling")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["flipped", "removed"])
 def test_a_damaged_file_is_a_miss_for_other_sessions(
     running: ClusterRecord, file: Path, damage: str
