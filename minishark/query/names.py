@@ -201,19 +201,20 @@ class Leaves:
         return named("source", read.name, *files)
 
 
-def load_name(reads: Sequence[bytes], *layout: str) -> str | None:
-    """The name of a table that is loaded from parts of a source; None if it has none.
+def load_name(reads: Sequence[bytes], *layout: str, rows: str = "") -> str | None:
+    """The name of a table that is loaded from parts of a source or from rows; None if it has none.
 
     Args:
         reads: the parts, in order.
         layout: all else that decides the rows of its partitions.
+        rows: a digest of the rows, where they are those of a program.
     """
     leaves = Leaves("")
     try:
         parts = [leaves.source("it", read) for read in reads]
     except NoNameError:
         return None
-    return named("load", _versions(), *layout, "of", *parts)
+    return named("load", _versions(), *layout, "of", *parts, rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,9 +134,9 @@ class Job:
         """
         state = self._cluster.jobs().wait(self.name, self._uid, timeout)
         if state.status is not Status.DONE:
-            end = self.log()[-2000:].strip()
+            end = self._cluster.jobs().log_tail(state)
             raise JobError(
-                f"The job {self.name!r} is {state.status}. {state.history[-1]}"
+                f"The job {self.name!r} is {state.status}. {state.ending}"
                 + (f" Its log ends with:\n{end}" if end else "")
             )
         if state.result_bytes is None:

@@ -292,8 +292,11 @@ class MemoryStore(TableStore):
                 if target is None:
                     raise UnsupportedError(NOT_IN_TRANSACTION)
                 return self._write_in(open_, statement, target)
-            if isinstance(statement, AlterTable) and statement.renamed and target is not None:
-                self._check_free(statement.renamed, target)
+            renamed = statement.renamed if isinstance(statement, AlterTable) else ""
+            if renamed or isinstance(statement, CreateTable):
+                with context.up_to_date():  # what was renamed before has left its name free
+                    if renamed and target is not None:
+                        self._check_free(renamed, target)
             if target is not None and is_shared(target.name):
                 return self._write_at_once(statement, target)
             context.compute(context.planning.tables_in(sql))

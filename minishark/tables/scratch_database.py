@@ -343,9 +343,7 @@ class ScratchDatabase:
         """Run a statement that changes tables, in a transaction."""
         types = self._types_of_users()
         with self._lock, self._shared.lock, types, self._shows(sql, named_only=True) as names:
-            self._take((target.name,))
-            if mentioned(sql, ("references",)):
-                self._take(mentioned(sql, names))
+            self._take_referenced(sql, (target.name,), names)
             before = self._tables()
             answer = self._answer(sql)
             self._keep_types()
@@ -359,9 +357,8 @@ class ScratchDatabase:
         """Run a statement that changes tables; the number of changed rows, or RETURNING's."""
         name = target.name if target is not None else None
         with self._lock, self._shared.lock, self._shows(sql, named_only=True) as names:
-            taken = self._take((name,) if name is not None else mentioned(sql, names))
-            if mentioned(sql, ("references",)):  # views have no keys; what is referenced stays here
-                taken += self._take(mentioned(sql, names))
+            changed = (name,) if name is not None else mentioned(sql, names)
+            taken = self._take_referenced(sql, changed, names)
             before = self._tables()
             try:
                 noted = self._temporary_noted() if self.temporary else contextlib.nullcontext()
@@ -377,6 +374,14 @@ class ScratchDatabase:
                     self._shared.changed[table] = next(self._shared.numbers)
             self._note_gone(set(before).difference(after))
             return answer
+
+    def _take_referenced(self, sql: str, changed: Iterable[str], names: Iterable[str]) -> list[str]:
+        """Copy tables that a statement changes, and with them those that they refer to.
+
+        Views have no keys, so what is referenced is here, too.
+        """
+        taken = self._take(changed)
+        return taken + self._take(mentioned(sql, names if mentioned(sql, ("references",)) else ()))
 
     def insert(
         self,

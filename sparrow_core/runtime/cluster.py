@@ -22,6 +22,7 @@ import psutil
 
 from machine_kit.addresses import Address, address, endpoint_of, name_of
 from machine_kit.local_driver import LocalDriver
+from machine_kit.logs import log_tail
 from machine_kit.machine import Envelope, Machine, Message
 from sparrow_core.machines.client import ClientConfig
 from sparrow_core.machines.node_monitor import NodeMonitor
@@ -344,8 +345,10 @@ class LocalCluster(_OwnCluster):
 
     def _log_tail(self) -> str:
         logs = sorted(self._run_dir.glob("*.log"))
-        texts = [(log.name, log.read_text(errors="replace").strip()) for log in logs]
-        return "\n".join(f"{name}: {text[-_LOG_TAIL_CHARS:]}" for name, text in texts if text)
+        texts = [
+            (log.name, log_tail(log.read_text(errors="replace"), _LOG_TAIL_CHARS)) for log in logs
+        ]
+        return "\n".join(f"{name}: {text}" for name, text in texts if text)
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         """All nodes, in the order given; at most about a second old."""

@@ -86,6 +86,20 @@ SCRIPTS = {
         CREATE SEQUENCE q; CREATE TYPE y AS ENUM ('a'); CREATE MACRO f(x) AS x; DROP TYPE y;
         DROP TYPE y; DROP MACRO f; DROP MACRO f; CREATE VIEW v AS SELECT 1; DROP VIEW v;
         DROP VIEW v""",
+    "names that are free again": """
+        CREATE TABLE t AS SELECT 1 AS i; ALTER TABLE t RENAME TO u; ALTER TABLE u RENAME TO t;
+        FROM t; ALTER TABLE t RENAME TO u; CREATE TABLE t (j INTEGER); FROM t; FROM u;
+        ALTER TABLE u RENAME TO v; CREATE TABLE IF NOT EXISTS u (k INTEGER); FROM u; FROM v""",
+    "structs in structs": """
+        CREATE TABLE t AS SELECT i, {'a': {'b': i, 'c': [{'d': {'e': i}}]}} AS s
+        FROM range(2000) r(i); DELETE FROM t WHERE i = 3; SELECT sum(s.a.b) AS x FROM t;
+        UPDATE t SET s = NULL WHERE i = 7; UPDATE t SET s = {'a': NULL} WHERE i = 8;
+        FROM t WHERE s.a.b < 20; FROM t WHERE s.a IS NULL""",
+    "SET TIME ZONE": """
+        SET TIME ZONE 'America/New_York'; SELECT current_setting('TimeZone') AS z, day(t) AS d
+        FROM (VALUES ('2024-01-01 03:00:00+00'::TIMESTAMPTZ), ('2024-01-01 06:00:00+00')) r(t);
+        SET SESSION TIME ZONE 'UTC'; SET TIME ZONE LOCAL; SELECT current_setting('TimeZone') AS z;
+        SET TIME ZONE 'Mars'; RESET TimeZone""",
     "DEALLOCATE": "DEALLOCATE p; PREPARE p AS SELECT 1 AS i; DEALLOCATE p; EXECUTE p",
     "PIVOT over values of rows": """
         CREATE TABLE t (c VARCHAR, v INTEGER); INSERT INTO t VALUES ('a', 1), ('b', 2);

@@ -111,15 +111,24 @@ def test_a_session_that_does_not_begin_leaves_nothing(
     assert {thread.name for thread in threading.enumerate()} <= before
 
 
-@pytest.mark.slow
-def test_tables_of_a_session_are_its_own(running: ClusterRecord) -> None:
-    """Nobody can name what was computed from rows of another's memory."""
-    found = []
-    for shift in (0, 1):
+def test_rows_of_a_program_are_known_by_what_they_are(running: ClusterRecord, file: Path) -> None:
+    """Equal rows are the same in another session, other rows are not; nor is what has changed."""
+    joined = f"SELECT g, sum(t.k * u.k) s FROM '{file}' t JOIN u USING (g) GROUP BY g ORDER BY g"
+    answers = []
+    for factor, changed in ((1, False), (2, False), (1, False), (1, True)):
         with connected(running) as session:
-            session.create_table("t", pa.table({"k": [1 + shift, 2], "g": [1, 1]}))
-            found.append(asked(session, "SELECT sum(k) FROM t")[0])
-    assert [[(3,)], [(4,)]] == found
+            rows = [(i, factor * i) for i in range(7)]
+            session.create_dataframe(rows, ["g", "k"]).create_or_replace_temp_view("u")
+            if changed:
+                session.create_table("v", pa.table({"g": list(range(7)), "k": list(range(7))}))
+                session.sql("UPDATE v SET k = 2 * k").collect()
+                session.table("v").create_or_replace_temp_view("u")
+            answers.append(asked(session, joined))
+            time.sleep(0.3)  # until homes were told
+    sums = [(g, sum(k * g for k in range(g, ROWS, 7))) for g in range(7)]
+    doubled = [(g, 2 * s) for g, s in sums]
+    assert [sums, doubled, sums, doubled] == [rows for rows, _ in answers]
+    assert [True, True, False, True] == [tasks > 0 for _, tasks in answers]
 
 
 _PROGRAM = """
@@ -131,8 +140,10 @@ def slow(x: int) -> int:
 session = minishark.connect(sys.argv[1], single_task_rows=0, reuse="cluster", prints=False)
 session.udf.register("slow", slow, "BIGINT", ["BIGINT"])
 session.create_table("u", sys.argv[2], partitions=4)
+session.create_dataframe([(i, f"group {i}") for i in range(7)], ["g", "name"]).create_temp_view("n")
 for number in range(3):
-    profile = session.sql(f"SELECT g, sum(slow(k)) + {number} s FROM u GROUP BY g").profile()
+    sql = f"SELECT name, sum(slow(k)) + {number} s FROM u JOIN n USING (g) GROUP BY name"
+    profile = session.sql(sql).profile()
     print(number, profile.metrics.tasks, flush=True)
 if sys.argv[3:]:
     time.sleep(600)

@@ -523,3 +523,17 @@ def test_a_young_file_and_one_that_has_changed_have_no_name(tmp_path: Path) -> N
     _file(tmp_path, data="much more")
     with pytest.raises(NoNameError, match="has changed since"):
         _reading(part).name()
+
+
+def test_a_load_of_rows_is_named_by_rows_and_layout() -> None:
+    """Each of them counts, and rows never take the place of parts of a source."""
+    base = names.load_name((), "4", "columns", "a", "BIGINT", rows="digest")
+    others = [
+        names.load_name((), "4", "columns", "a", "BIGINT", rows="another"),
+        names.load_name((), "5", "columns", "a", "BIGINT", rows="digest"),
+        names.load_name((), "4", "a", "columns", "a", "BIGINT", rows="digest"),
+        names.load_name((), "4", "columns", "a", "INTEGER", rows="digest"),
+        names.load_name((), "4", "columns", "a", "BIGINT", "of", "digest"),
+    ]
+    assert base == names.load_name((), "4", "columns", "a", "BIGINT", rows="digest")
+    assert len({base, *others}) == 1 + len(others)

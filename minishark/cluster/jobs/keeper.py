@@ -301,7 +301,7 @@ class JobKeeper:
                 process.wait()
         if self._jobs.is_leaving:
             with self._lock:
-                self._jobs.let_go()
+                self._jobs.let_go(time.time())
             self._tell(time.monotonic(), all_now=True)
         self._looker.shutdown(wait=False, cancel_futures=True)
         self._connections.close()
@@ -411,6 +411,7 @@ class JobKeeper:
             "logs": str(folder),
             "log_bytes": LOG_BYTES,
             "fence_s": self._jobs.fence_s(state),
+            "first_line": _first_line(state),
         }
         assert process.stdin is not None
         process.stdin.write(json.dumps(settings).encode() + b"\n")
@@ -630,6 +631,14 @@ def _taken(other: JobState) -> wire.Failure:
         "wait for its end, or choose another name.",
         taken=True,
     )
+
+
+def _first_line(state: JobState) -> str:
+    """What a log says before what a program prints that is started again."""
+    if state.starts == 1:
+        return ""
+    which = f"start {state.starts} of at most {state.terms.attempts}"
+    return f"[minishark] Started again on {state.node}: {which}.\n"
 
 
 def _say(process: subprocess.Popen[bytes], what: bytes) -> None:

@@ -592,7 +592,7 @@ def session_setting(sql: str) -> str | None:
     """A SET or RESET as one that concerns its connection only; None if it asks for GLOBAL."""
     cursor = Cursor(sql)
     first = cursor.take()
-    if cursor.skip("VARIABLE"):
+    if cursor.skip("VARIABLE") or (cursor.skip("TIME") and cursor.skip("ZONE")):
         return sql
     if cursor.skip("GLOBAL"):
         return None
