@@ -164,7 +164,9 @@ def call_name(label: str, pickled: bytes, working_folder: str) -> str:
     Raises:
         NoNameError: it is not clear what it does.
     """
-    return named("call", _versions(), _function_name(label, pickled), working_folder)
+    function = _function_digest(label, pickled)
+    # Also if it opens no files itself: its arguments may be functions that do.
+    return named("call", _versions(), function.text, _folder_name(working_folder))
 
 
 def arguments_name(label: str, arguments: object) -> str:
