@@ -108,6 +108,12 @@ SCRIPTS = {
         INSERT INTO t VALUES (8, 9); FROM main.t; CREATE TABLE t (b INTEGER); INSERT INTO t
         VALUES (3); FROM t; FROM main.t; DROP TABLE t; FROM t; DROP TABLE t; FROM t; DROP TABLE k;
         USE memory.main; DROP SCHEMA s""",
+    "types that Arrow lacks": """
+        CREATE TABLE t AS SELECT ROW(1, 'a') AS r; DESCRIBE t; INSERT INTO t VALUES ((2, 'b'));
+        SELECT r[2] AS x, typeof(r) AS y FROM t; CREATE TABLE v (i INTEGER, v VARIANT);
+        INSERT INTO v VALUES (1, 7::UTINYINT), (2, {'a': 3::UINTEGER}), (3, 5::HUGEINT);
+        UPDATE v SET i = 4 WHERE i = 1; SELECT i, variant_typeof(v) AS t FROM v ORDER BY i;
+        CREATE TABLE w AS SELECT i, v FROM v; SELECT variant_typeof(v) AS t FROM w ORDER BY i""",
     "SET TIME ZONE": """
         SET TIME ZONE 'America/New_York'; SELECT current_setting('TimeZone') AS z, day(t) AS d
         FROM (VALUES ('2024-01-01 03:00:00+00'::TIMESTAMPTZ), ('2024-01-01 06:00:00+00')) r(t);
