@@ -233,10 +233,10 @@ class NodeHost:
             if self._log is not None:
                 assert self._process is not None, "it was started"
                 self._words = self._last_words()
-                for each in (self._process.stdin, self._process.stdout, self._log):
-                    if each is not None:
+                for stream in (self._process.stdin, self._process.stdout, self._log):
+                    if stream is not None:
                         with contextlib.suppress(BrokenPipeError):
-                            each.close()
+                            stream.close()
                 self._log = None
                 self._remove_folders()
         return self._words

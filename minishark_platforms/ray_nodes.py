@@ -252,7 +252,7 @@ def shape_of_ray(nodes: int | None, cores: float | None) -> tuple[int, float]:
         ClusterError: no machine has cores.
     """
     found = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
-    able = [each for each in found if each >= (cores or 1)]
+    able = [count for count in found if count >= (cores or 1)]
     if not able and (nodes is None or cores is None):
         raise ClusterError(f"No machine of the Ray cluster has {cores or 1:g} cores.")
     return nodes or len(able), cores or min(able)

@@ -461,7 +461,7 @@ class Controller(Machine[ControllerIn]):
             if complete > self._complete:
                 self._complete = complete
                 self._placement.retain(complete)
-        if all(each.reports >= BALANCE_REPORTS for each in self._members.values()):
+        if all(member.reports >= BALANCE_REPORTS for member in self._members.values()):
             self._rebalance()
 
     @property

@@ -194,7 +194,7 @@ def node(
     from minishark.cluster.node import NodeOptions, run
     from minishark.cluster.rendezvous import is_rendezvous, met, own_address
 
-    meeting = [each for each in join if is_rendezvous(each)]
+    meeting = [address for address in join if is_rendezvous(address)]
     if meeting and len(join) > 1:
         raise OptionError("A node that joins @FILE finds all in it: pass --join once.")
     if listen is None:

@@ -223,7 +223,7 @@ def _node_options(
     else:
         host, _, port = options.listen.removeprefix("tcp://").rpartition(":")
         ports = [int(port) + 2 * i for i in range(options.nodes)]
-        services = [f"tcp://{host}:{each}" for each in ports]
+        services = [f"tcp://{host}:{port}" for port in ports]
         names = [node_name(service) for service in services]
     executors = max(1, options.executors_per_node)
     memory = node_memory(options.memory_limit_bytes, options.nodes, executors)

@@ -312,8 +312,8 @@ class _Digester:
         function, arguments, *rest = reduced
         self.add(function)
         self._tuple(arguments)
-        for each in rest:  # its state, and iterators over items and over pairs
-            self.add(list(each) if isinstance(each, Iterator) else each)
+        for part in rest:  # its state, and iterators over items and over pairs
+            self.add(list(part) if isinstance(part, Iterator) else part)
 
     _ADDERS: ClassVar[dict[type, Callable[[_Digester, Any], None]]] = {
         list: _list,
@@ -448,9 +448,9 @@ def _sources(name: str) -> list[str]:
         except (OSError, TypeError) as error:
             raise NoDigestError(f"module {name} has no source") from error
         digests[name] = f"{name} {hashlib.blake2b(data, digest_size=_BYTES).hexdigest()}\n"
-        waiting += [each for each in _related(module, data) if _package(each) is None]
+        waiting += [imported for imported in _related(module, data) if _package(imported) is None]
         waiting += [parent] if (parent := name.rpartition(".")[0]) else []
-    return [digests[each] for each in sorted(digests)]
+    return [digests[name] for name in sorted(digests)]
 
 
 def _related(module: types.ModuleType, source: bytes) -> Iterator[str]:
@@ -463,4 +463,4 @@ def _related(module: types.ModuleType, source: bytes) -> Iterator[str]:
             name = importlib.util.resolve_name("." * node.level + (node.module or ""), parent)
             yield name
             names = (f"{name}.{alias.name}" for alias in node.names)
-            yield from (each for each in names if each in sys.modules)
+            yield from (imported for imported in names if imported in sys.modules)

@@ -143,6 +143,27 @@ def _function_name(label: str, pickled: bytes) -> str:
     return digest
 
 
+def call_name(label: str, pickled: bytes, working_folder: str) -> str:
+    """What the names of calls of a function have in common.
+
+    Raises:
+        NoNameError: it is not clear what it does.
+    """
+    return named("call", _versions(), _function_name(label, pickled), working_folder)
+
+
+def arguments_name(label: str, arguments: object) -> str:
+    """What tells calls of a function apart.
+
+    Raises:
+        NoNameError: it is not clear what the arguments are.
+    """
+    try:
+        return digest(arguments)
+    except NoDigestError as error:
+        raise NoNameError(f"an argument of {label} can't be named: {error}") from error
+
+
 # What it is done with
 
 
@@ -330,7 +351,7 @@ class OutputNames:
             # In a fragment that is none of a user's, inputs have names of their own.
             table = self.tables[item.table.lower()]
             read = read_partitions(item, {item.name: table}, stage.partitions_of(task))
-            return [item.name, "table", *(self._partition(table, each) for each in read)]
+            return [item.name, "table", *(self._partition(table, number) for number in read)]
         tasks = range(self.stages[item.stage].tasks)
         if item.mode is ReadMode.OWN:
             return [item.name, "own", self._identity(item.stage, task)]

@@ -124,8 +124,8 @@ def _named(tokens: Sequence[Token], at: int, uri: str) -> _Place:
 
 
 def _called(function: str, arguments: Sequence[str]) -> RemoteFiles:
-    patterns = [_uri(each) for each in split_arguments(_bare(arguments[0]))]
-    options = [_OPTION.fullmatch(each) for each in arguments[1:]]
+    patterns = [_uri(argument) for argument in split_arguments(_bare(arguments[0]))]
+    options = [_OPTION.fullmatch(argument) for argument in arguments[1:]]
     if not all(patterns) or None in options:
         raise UnsupportedError(
             f"{function} of an object store takes a URI in quotes, or a list of some, and options "

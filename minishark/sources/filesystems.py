@@ -374,7 +374,7 @@ def _replaced(path: str) -> str:
 def _list_local(pattern: str) -> list[StoredFile]:
     path = Path(pattern).absolute()
     if path.is_dir():
-        paths = [str(each) for each in path.rglob("*") if each.is_file()]
+        paths = [str(file) for file in path.rglob("*") if file.is_file()]
     elif path.exists() or not _WILD.search(pattern):
         paths = [str(path)]
     else:
@@ -383,7 +383,7 @@ def _list_local(pattern: str) -> list[StoredFile]:
         with duckdb.connect() as connection:  # what its own readers would read
             rows = connection.execute("SELECT file FROM glob(?)", [str(path)]).fetchall()
         paths = [file for (file,) in rows]
-    return [found for each in paths if (found := _local(each)) is not None]
+    return [found for listed in paths if (found := _local(listed)) is not None]
 
 
 def _local(path: str) -> StoredFile | None:

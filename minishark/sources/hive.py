@@ -70,12 +70,12 @@ def folder_keys(
         detects: whether other types than VARCHAR are found out.
     """
     named = [_named(path) for path in paths]
-    if not named or not named[0] or any(list(each) != list(named[0]) for each in named):
+    if not named or not named[0] or any(list(keys) != list(named[0]) for keys in named):
         return FolderKeys()
     given = {key.lower(): type_ for key, type_ in (types or {}).items()}
     columns, values, literals = [], {}, {}
     for key in sorted(named[0]):
-        texts = [each[key] for each in named]
+        texts = [keys[key] for keys in named]
         distinct = list(dict.fromkeys(texts))
         type_ = given.get(key.lower()) or (_type(connection, distinct) if detects else "VARCHAR")
         sql = {text: _literal(text, type_) for text in distinct}

@@ -189,7 +189,7 @@ class SharedStore(TableStore):
         """A statement with the planning database's name of the table that it is about."""
         query = statement.query if isinstance(statement, kinds.CreateTableAs) else ""
         begin = statement.sql.removesuffix(query) if query else statement.sql
-        places = [each for each in names_in(sql_tokens(begin)) if each.path[: len(path)] == path]
+        places = [named for named in names_in(sql_tokens(begin)) if named.path[: len(path)] == path]
         first = places[0]
         rest = "".join(f".{quote(part)}" for part in first.path[len(path) :])
         sql = edited(begin, [Edit(first.first, first.last, f"{quote(name)}{rest}")])

@@ -118,7 +118,11 @@ class SharedTables:
             for name, shared in now.tables.items():
                 old = self._held.get(name)
                 held[name] = old if old and old.shared is shared else _known(shared, old)
-            new = [each.table for name, each in held.items() if each is not self._held.get(name)]
+            new = [
+                version.table
+                for name, version in held.items()
+                if version is not self._held.get(name)
+            ]
             gone = [old.table.name for name, old in self._held.items() if name not in held]
             self._held = held
             self._sent.update((table.folder, None) for table in new)

@@ -237,8 +237,8 @@ class Executor:
             if job_id not in ended:
                 ended[job_id] = (task.batch.client, _Ended())
             out += self._note_outcome(task, outcome, ended[job_id][1])
-        for job_id, (client, each) in ended.items():
-            out += self._report(job_id, client, each)
+        for job_id, (client, tasks) in ended.items():
+            out += self._report(job_id, client, tasks)
         return [*out, *self._start()]
 
     def _note_outcome(self, task: _Task, outcome: SlotOutcome, ended: _Ended) -> list[Envelope]:

@@ -322,7 +322,11 @@ class LocalCluster(_OwnCluster):
 
     def _tell_of_death(self, name: NodeName, *, returns: bool) -> None:
         how = f"{name} {self._dead[name]}"
-        lost = [each for each in self._schedulers_of(name) if each in self._actor.schedulers]
+        lost = [
+            scheduler
+            for scheduler in self._schedulers_of(name)
+            if scheduler in self._actor.schedulers
+        ]
         for scheduler in lost:
             if not returns:
                 self._actor.schedulers.remove(scheduler)
@@ -386,7 +390,9 @@ class LocalCluster(_OwnCluster):
 
     def _descendants(self) -> list[psutil.Process]:
         """The executors' processes, including those of dead nodes."""
-        processes = [each for each in map(self._process, self._actor.pids) if each is not None]
+        processes = [
+            process for process in map(self._process, self._actor.pids) if process is not None
+        ]
         for child in self._children.values():
             try:
                 processes += psutil.Process(child.pid).children(recursive=True)

@@ -131,7 +131,7 @@ def run_jobs(cluster: SimulatedCluster, arrivals: Sequence[Arrival]) -> list[flo
     world.run(float("inf"), done=lambda: len(ended) == len(arrivals))
     assert all(event == JobFinished() for event in ended.values())
     ended_at = cluster.recorder.ended_at
-    return [ended_at[each.job.job_id] - each.at_s for each in arrivals]
+    return [ended_at[arrival.job.job_id] - arrival.at_s for arrival in arrivals]
 
 
 class CentralQueue:
@@ -178,7 +178,7 @@ def _shortest_first_response_times_s(
 ) -> list[float]:
     free_at = [0.0] * slots
     waiting: list[tuple[float, int]] = []  # a heap of work that has not begun, and job
-    tasks = [[duration_of(task.payload) for task in each.job.tasks] for each in arrivals]
+    tasks = [[duration_of(task.payload) for task in arrival.job.tasks] for arrival in arrivals]
     ended_s = [0.0] * len(arrivals)
 
     def start(until_s: float, since_s: float) -> None:
@@ -194,13 +194,13 @@ def _shortest_first_response_times_s(
             else:
                 heapq.heappop(waiting)
 
-    for job, each in enumerate(arrivals):
-        reached_s = each.at_s + 2 * delay_s
+    for job, arrival in enumerate(arrivals):
+        reached_s = arrival.at_s + 2 * delay_s
         start(reached_s, 0.0)  # of jobs that waited: there was no free slot before
-        heapq.heappush(waiting, (each.job.options.task_s * len(tasks[job]), job))
+        heapq.heappush(waiting, (arrival.job.options.task_s * len(tasks[job]), job))
         start(reached_s, reached_s)
     start(math.inf, 0.0)
-    return [end + delay_s - each.at_s for end, each in zip(ended_s, arrivals, strict=True)]
+    return [end + delay_s - arrival.at_s for end, arrival in zip(ended_s, arrivals, strict=True)]
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -528,3 +529,21 @@ def test_a_load_of_rows_is_named_by_rows_and_layout() -> None:
     ]
     assert base == names.load_name((), "4", "columns", "a", "BIGINT", rows="digest")
     assert len({base, *others}) == 1 + len(others)
+
+
+def test_a_call_is_named_by_its_function_and_arguments(tmp_path: Path) -> None:
+    """Each ingredient makes another name; what can't be told has none."""
+    one = cloudpickle.dumps(_twin(_uses_global, OFFSET=1))
+    same = cloudpickle.dumps(_twin(_uses_global, OFFSET=1))
+    other = cloudpickle.dumps(_twin(_uses_global, OFFSET=2))
+    folder = str(tmp_path)
+    assert names.call_name("f", one, folder) == names.call_name("g", same, folder)
+    assert names.call_name("f", one, folder) != names.call_name("f", other, folder)
+    assert names.call_name("f", one, folder) != names.call_name("f", one, "/elsewhere")
+    given = [((1,), {}), ((2,), {}), ((1, 2), {}), ((1,), {"by": 2}), (([1],), {}), ((1.0,), {}),
+             (("1",), {}), ((True,), {})]  # fmt: skip
+    digests = [names.arguments_name("f", arguments) for arguments in given]
+    assert len(given) == len(set(digests))
+    assert digests == [names.arguments_name("f", arguments) for arguments in given]
+    with pytest.raises(NoNameError, match="an argument of f can't be named"):
+        names.arguments_name("f", ((threading.Lock(),), {}))

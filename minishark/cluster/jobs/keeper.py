@@ -237,7 +237,7 @@ class JobKeeper:
             ending = wire.TellJobs(home=self.me.home, states=(over,))
             self._connections.call_all(services, ending, _HAND_OVER_S)
             return taken[0]
-        held = [each for each in others if isinstance(replies.get(each.service), wire.Done)]
+        held = [holder for holder in others if isinstance(replies.get(holder.service), wire.Done)]
         with self._lock:
             self._save(state.terms.uid, program)
             state = structs.replace(state, holders=(self.me, *held))

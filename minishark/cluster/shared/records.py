@@ -286,7 +286,7 @@ def needed(catalog: TableCatalog, node: str, staying: Collection[str]) -> bool:
 def wanted_files(catalog: TableCatalog) -> dict[str, tuple[str, ...]]:
     """The names of all files that some session may read, by their folders."""
     folders: dict[str, list[str]] = {}
-    retired = (file for each in catalog.retired for file in each.files)
+    retired = (file for gone in catalog.retired for file in gone.files)
     current = (file for table in catalog.tables.values() for file in table.files)
     for file in (*current, *retired):
         folder, _, name = file.rpartition("/")

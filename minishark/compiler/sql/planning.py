@@ -666,7 +666,7 @@ class PlanningDatabase:
             return
         with _query_errors():
             parsed = self._con.extract_statements(sql)
-        if any(each.type == duckdb.StatementType.MULTI for each in parsed):
+        if any(statement.type == duckdb.StatementType.MULTI for statement in parsed):
             raise QueryError(
                 "Only the session's own database runs a PIVOT without the values of its columns: "
                 "write ON column IN (values)."
@@ -871,7 +871,7 @@ def _check_files(sql: str) -> None:
     for named in _NAMES_FILES.finditer(sql):
         for quoted in _QUOTED.findall(named[1] or named[2] or ""):
             path = quoted[1:-1]
-            has_pattern = any(each in path for each in "*?[")
+            has_pattern = any(letter in path for letter in "*?[")
             files = glob.iglob(path, recursive=True) if has_pattern else (path,)  # noqa: PTH207
             for file in files:
                 try:
