@@ -55,6 +55,7 @@ _REQUIRED = frozenset((*_EXTENSIONS, *_SIZES, *_OTHERWISE))
 _ENDS = frozenset(("load", "restart", "reconnect", "concurrentloop", "concurrentforeach", "unzip"))
 _IDS = "Ids of objects differ."
 _IS_ID = re.compile(r"(oid|relid|typid|objid|namespace|datdba)$")  # of columns of the catalog
+_SORTS = ("nosort", "rowsort", "valuesort", "sort")
 _EXPLAINS = re.compile(r"\s*EXPLAIN\b", re.IGNORECASE)
 _LISTS = {
     "<signed>": "tinyint smallint integer bigint hugeint",
@@ -81,9 +82,15 @@ class Named:
 
 
 NAMED = (
-    Named("names of parameters' columns", r"(?i)^\s*EXECUTE\b|\$\w", "^Columns are"),
-    Named("statistics of DuckDB's storage", r"(?i)\bstats\(|duckdb_memory\("),
-    Named("statistics of DuckDB's storage", r"(?i)PRAGMA (storage_info|database_size)"),
+    Named("names of parameters' columns", r"(?i)\bEXECUTE\b|\$\w", "^Columns are"),
+    Named("statistics of DuckDB's storage", r"(?i)\bstats\(|duckdb_(memory|table_sample)\("),
+    Named("statistics of DuckDB's storage", r"(?i)PRAGMA.(storage_info|database_size)"),
+    Named("statistics of DuckDB's storage", r"(?i)pragma_metadata_info\("),
+    Named("DuckDB's profiles and logs", r"(?i)\bduckdb_logs\w*\b"),
+    Named(
+        "DuckDB's profiles and logs", r"(?i)profil\w+'|tracked_metrics|query_log|_profil\w+\.json"
+    ),
+    Named("DuckDB's profiles and logs", file=r"/profiling/"),
     Named("statistics of DuckDB's storage", r"(?i)\bBITSTRING_AGG\(", "retrieve required statist"),
     Named("row ids of changed tables", r"(?i)\browid\b", "rows are missing"),
     Named("object ids", r"(?i)\w+_oid\b", "rows are missing"),
@@ -93,10 +100,31 @@ NAMED = (
     Named("settings that minishark chooses", r"(?i)\bSHOW\s+\W?threads|(duckdb|pg)_settings\b"),
     Named("prepared statements in the catalog", r"(?i)(duckdb|pg)_prepared_statements\b"),
     Named("row numbers without an order, rows that a LIMIT keeps", file="cte_parallel_buffered"),
-    Named("times, numbers of transactions", r"(?i)\b(local\w*time\w*|current_local\w+)\b"),
-    Named("times, numbers of transactions", r"(?i)\b(pg_postmaster_start_time|txid_current)\("),
-    Named("random values", r"(?i)\b(random|reservoir_quantile)\("),
-    Named("random values", file=r"test_iejoin_events|split_partition_heap|virtual/group_by"),
+    Named("times", r"(?i)\b(local|current_)\w*time\w*\b", "rows are missing"),
+    Named("times", r"(?i)\bpg_postmaster_start_time\("),
+    Named("numbers of transactions", r"(?i)\btxid_current\("),
+    Named("random values", r"(?i)\b(random|reservoir_quantile)\(|\bUSING SAMPLE\b"),
+    Named("rows that a LIMIT keeps", r"(?i)\bLIMIT\b", file="test_big_insert"),
+    Named("prepared statements are bound by EXECUTE", r"(?i)^\s*PREPARE\b", "^DuckDB says"),
+    Named("prepared statements are bound by EXECUTE", r"EXECUTE collated_delta"),
+    Named("plans as JSON", r"(?i)\bjson_serialize_plan\("),
+    Named("tables in queries as JSON", r"(?i)\bjson_execute_serialized_sql\("),
+    Named("external resources", file="external_resource"),
+    Named("temporary tables of the first session", r"DROP TABLE memory\.main\.integersx"),
+    Named("variables by their names", r"DEFAULT \$"),
+    Named("another session's DETACH", file="test_querying_from_detached_catalog"),
+    Named("another session's ALTER VIEW", file="test_rename_view_many_transactions"),
+    Named("what follows refused settings", file=r"/settings/|_with_dependencies"),
+    Named("what follows refused settings", "", "Out of Memory Error"),
+    Named(
+        "what follows refused settings",
+        file=r"rename_(col|table)/test_rename_\w+_(rollback|collision|transactions)",
+    ),
+    Named("connections", r"(?i)\bduckdb_connection_count\("),
+    Named(
+        "random values",
+        file=r"test_iejoin_events|test_art_issue_6799|split_partition_heap|virtual/group_by",
+    ),
 )
 # Statements after which a file goes on, whatever they answered: they change no rows.
 _READS = (duckdb.StatementType.SELECT,)
@@ -177,21 +205,16 @@ def _unrolled(lines: Sequence[tuple[int, str]], variables: Mapping[str, str]) ->
                 raise LeftOutError(word)
             case [("statement" | "query"), _, *others]:
                 end = _end_of_block(lines, position)
-                sql = "\n".join(
-                    itertools.takewhile(
-                        lambda each: each != "----", (text for _, text in lines[position:end])
-                    )
-                )
+                texts = (text for _, text in lines[position:end])
+                before = itertools.takewhile(lambda each: each != "----", texts)
+                sql = "\n".join(each for each in before if not each.startswith("#"))
                 position = end
-                names = [w for w in others if not _is_of_query(w)]
+                # The name after the order of a query's rows is that of its answer.
+                names = [*itertools.takewhile(lambda word: word not in _SORTS, others)]
                 if not skips and sql.strip():
                     yield Step(number, _filled(sql, variables), names[0] if names else "")
             case _:  # `set`, `hash-threshold`, `sleep`, expected rows after an empty line ...
                 pass
-
-
-def _is_of_query(word: str) -> bool:
-    return word in ("nosort", "rowsort", "valuesort", "sort") or word.startswith("label")
 
 
 def _end_of_block(lines: Sequence[tuple[int, str]], position: int) -> int:

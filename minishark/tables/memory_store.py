@@ -231,7 +231,7 @@ class MemoryStore(TableStore):
         if target is None:
             if isinstance(statement, Comment):
                 return statement
-        elif not target.is_main or (len(target.path) == 1 and context.scratch.is_elsewhere):
+        elif not target.is_main or (len(target.path) == 1 and not self._is_main(statement)):
             return statement
         context.check_open()
         if isinstance(statement, Comment):
@@ -255,6 +255,14 @@ class MemoryStore(TableStore):
                 self.drop(target.name, missing_ok=missing_ok)
                 return counted(0)
         return self._write(statement, target)
+
+    def _is_main(self, statement: Write | Comment) -> bool:
+        """Whether the name of a statement's table, without a schema, is that of one in memory."""
+        scratch, target = self.context.scratch, statement.target
+        if not scratch.is_elsewhere or target is None:
+            return True
+        has_it = not isinstance(statement, CreateTable) and target.name in self.context.catalog
+        return has_it and scratch.leads_to_main(target.name)
 
     def _is_here(self, sql: str) -> bool:
         """Whether names may mean others than on the cluster."""

@@ -73,6 +73,10 @@ _ROW_NUMBER = ("rowid",)
 _COUNTED_UP = re.compile(r"_\d+$")
 _SETS = ("SET", "RESET", "PRAGMA")
 _SHARED = "schema_name = 'main' AND database_name = 'memory'"
+_LEADS_TO_MAIN = """
+    SELECT current_database() = 'memory' AND count(*) = 0 FROM duckdb_tables()
+    WHERE lower(table_name) = lower($1) AND schema_name IN current_schemas(false)
+        AND (database_name, schema_name) <> ('memory', 'main')"""
 _TEMPORARY = "SELECT lower(table_name) FROM duckdb_tables() WHERE database_name = 'temp'"
 # What must see other tables, or what Arrow does not have.
 _SEES_MORE = ("references", "generated", "collate")
@@ -558,6 +562,12 @@ class ScratchDatabase:
             self.is_elsewhere = here != ("memory", "main")
             return answer
 
+    def leads_to_main(self, name: str) -> bool:
+        """Whether a name without a schema is that of a table in `memory.main`, after USE or SET."""
+        with self._lock:
+            ((leads,),) = self._con.execute(_LEADS_TO_MAIN, [name]).fetchall()
+        return bool(leads)
+
     @contextlib.contextmanager
     def _dependent(self, names: Iterable[str]) -> Iterator[None]:
         """A block in which tables whose defaults may call sequences are here, without rows.
@@ -972,14 +982,14 @@ class ScratchDatabase:
     @contextlib.contextmanager
     def _at_home(self) -> Iterator[None]:
         """In the schema of the cluster's tables, for statements that do not name it."""
-        (here,) = self._run("SELECT current_database(), current_schema()")
+        ((path,),) = self._run("SELECT current_setting('search_path')")
         if self.is_elsewhere:
             self._run("USE memory.main")
         try:
             yield
         finally:
             if self.is_elsewhere:
-                self._run(f"USE {'.'.join(map(quote, here))}")
+                self._run(f"SET search_path = {quote_text(path)}")
 
     @contextlib.contextmanager
     def _registered(self, rows: pa.Table, name: str = ROWS) -> Iterator[None]:

@@ -232,10 +232,16 @@ class Store:
         return disk
 
     def on_disks(self, folder: str, pattern: str) -> list[Path]:
-        """Such files that nodes of this host have in a folder, by a pattern of their names."""
+        """Such files that nodes of this host have in a folder, by a pattern of their names.
+
+        One replica of each; those of other hosts' files may be in shared memory.
+        """
         peers = [peer for peer in self._stores.values() if not self._is_far(peer.name)]
-        places = dict.fromkeys([self._paths.disk, *(Path(peer.disk) for peer in peers)])
-        return sorted(path for place in places for path in place.glob(f"*/{folder}/{pattern}"))
+        own = (self._paths.disk, self._paths.memory)
+        of_peers = (Path(place) for peer in peers for place in (peer.disk, peer.memory))
+        places = dict.fromkeys([*own, *of_peers])
+        paths = (path for place in places for path in place.glob(f"*/{folder}/{pattern}"))
+        return sorted({path.name: path for path in paths}.values())
 
     def has_folder(self, folder: str) -> bool:
         """Whether this node has a folder for files."""

@@ -95,6 +95,25 @@ SCRIPTS = {
         FROM range(2000) r(i); DELETE FROM t WHERE i = 3; SELECT sum(s.a.b) AS x FROM t;
         UPDATE t SET s = NULL WHERE i = 7; UPDATE t SET s = {'a': NULL} WHERE i = 8;
         FROM t WHERE s.a.b < 20; FROM t WHERE s.a IS NULL""",
+    "USE": """
+        CREATE TABLE t (i INTEGER); ATTACH ':memory:' AS d; USE d; CREATE TABLE u AS SELECT 1 AS i;
+        USE memory.main; SELECT current_database() AS d, current_setting('search_path') AS p;
+        CREATE TABLE v AS SELECT 2 AS i; FROM memory.main.v; FROM d.main.v; FROM d.u; DETACH d;
+        SHOW ALL TABLES""",
+    "tables after SET search_path": """
+        CREATE SCHEMA s; CREATE TABLE t (i INTEGER); SET search_path = 's,main';
+        CREATE TABLE k (i INTEGER PRIMARY KEY, j INTEGER DEFAULT 7); FROM s.k; FROM main.k;
+        INSERT INTO t VALUES (1), (2); UPDATE t SET i = i + 5 WHERE i = 1; FROM t; DELETE FROM t
+        WHERE i = 2; FROM t; ALTER TABLE t ADD COLUMN a INTEGER; FROM t; USE s; FROM t;
+        INSERT INTO t VALUES (8, 9); FROM main.t; CREATE TABLE t (b INTEGER); INSERT INTO t
+        VALUES (3); FROM t; FROM main.t; DROP TABLE t; FROM t; DROP TABLE t; FROM t; DROP TABLE k;
+        USE memory.main; DROP SCHEMA s""",
+    "types that Arrow lacks": """
+        CREATE TABLE t AS SELECT ROW(1, 'a') AS r; DESCRIBE t; INSERT INTO t VALUES ((2, 'b'));
+        SELECT r[2] AS x, typeof(r) AS y FROM t; CREATE TABLE v (i INTEGER, v VARIANT);
+        INSERT INTO v VALUES (1, 7::UTINYINT), (2, {'a': 3::UINTEGER}), (3, 5::HUGEINT);
+        UPDATE v SET i = 4 WHERE i = 1; SELECT i, variant_typeof(v) AS t FROM v ORDER BY i;
+        CREATE TABLE w AS SELECT i, v FROM v; SELECT variant_typeof(v) AS t FROM w ORDER BY i""",
     "SET TIME ZONE": """
         SET TIME ZONE 'America/New_York'; SELECT current_setting('TimeZone') AS z, day(t) AS d
         FROM (VALUES ('2024-01-01 03:00:00+00'::TIMESTAMPTZ), ('2024-01-01 06:00:00+00')) r(t);
