@@ -90,7 +90,7 @@ NAMED = (
     Named(
         "DuckDB's profiles and logs", r"(?i)profil\w+'|tracked_metrics|query_log|_profil\w+\.json"
     ),
-    Named("DuckDB's profiles and logs", file=r"/profiling/"),
+    Named("DuckDB's profiles and logs", file=r"/profiling/|/logging/|detailed_profiler"),
     Named("statistics of DuckDB's storage", r"(?i)\bBITSTRING_AGG\(", "retrieve required statist"),
     Named("row ids of changed tables", r"(?i)\browid\b", "rows are missing"),
     Named("object ids", r"(?i)\w+_oid\b", "rows are missing"),
@@ -114,7 +114,8 @@ NAMED = (
     Named("variables by their names", r"DEFAULT \$"),
     Named("another session's DETACH", file="test_querying_from_detached_catalog"),
     Named("another session's ALTER VIEW", file="test_rename_view_many_transactions"),
-    Named("what follows refused settings", file=r"/settings/|_with_dependencies"),
+    Named("what follows refused settings", file=r"/settings/|_with_dependencies|_abort\.test"),
+    Named("what follows refused settings", file="statement_tostring_roundtrip"),
     Named("what follows refused settings", "", "Out of Memory Error"),
     Named(
         "what follows refused settings",
