@@ -56,6 +56,7 @@ class Front(Members):
         self._keys = load_keys(keys)
         self._host = this_host()
         self._tables: SharedTablesClient | None = None
+        self._outputs: SharedOutputs | None = None
         self.address = service_address(address, self._keys)
         with contextlib.ExitStack() as undo:
             self._connections = Connections(self._keys)
@@ -148,9 +149,12 @@ class Front(Members):
         return store
 
     def shared_outputs(self) -> SharedOutputs:
-        return SharedOutputs(
-            self.store_name, self._connections, lambda: tuple(node.at for node in self.told())
-        )
+        if self._outputs is None:
+            self._outputs = SharedOutputs(
+                self.store_name, self._connections, lambda: tuple(node.at for node in self.told())
+            )
+            self._undo.callback(self._outputs.close)
+        return self._outputs
 
     def shared_tables(self) -> SharedTablesClient | None:
         if self._tables is None and self.has_jobs:

@@ -24,6 +24,7 @@ import contextlib
 import hashlib
 import heapq
 import os
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +34,8 @@ from minishark.cluster import wire
 from minishark.cluster.background import Background
 from minishark.cluster.connections import Connections
 from minishark.errors import ClusterError
-from minishark.worker.protocol import KeptOutput, StoreLocation
+from minishark.events.figures import TaskFigures
+from minishark.worker.protocol import KeptOutput, StoreLocation, TaskOutcome
 from minishark.worker.storage import folder_bytes
 
 FOLDER = "outputs"
@@ -54,6 +56,7 @@ _LOOK_S = 2.0
 _CALL_S = 1.0
 _CLOSE_S = 2.0
 _HOMES = 2
+_SLOTS = "slots"  # what homes know the number of slots by; no output has such a name
 
 
 def homes_of(name: str, nodes: Iterable[str], count: int) -> list[str]:
@@ -261,6 +264,22 @@ class SharedOutputs:
     def keep(self, outputs: Mapping[str, KeptOutput]) -> None:
         """Let others find outputs, or miss them; does not wait."""
         self._background.put(dict(outputs))
+
+    def slots(self, there: int) -> int:
+        """For how many slots to plan: as many as before, unless more are there, or less than half.
+
+        Plans for other numbers have outputs of other names, so that the death of one node would
+        cost the outputs of all.
+        """
+        known = self.find([_SLOTS]).get(_SLOTS)
+        before = 0 if known is None else int(known.outcome.inline or b"0")
+        slots = before if there <= before <= 2 * there else there
+        data = str(slots).encode()
+        outcome = TaskOutcome(figures=TaskFigures(bytes=len(data)), inline=data)
+        self.keep(
+            {_SLOTS: KeptOutput(outcome=outcome, node="", identity=_SLOTS, made_s=time.time())}
+        )
+        return slots
 
     def release(self, outputs: Iterable[KeptOutput]) -> None:
         """Outputs were read; does not wait. They are free with the session's end, too."""

@@ -217,6 +217,25 @@ def test_calls_that_were_made_when_a_program_was_killed_are_not_made_again(
 
 
 @pytest.mark.slow
+def test_the_death_of_a_node_costs_no_calls(file: Path, tmp_path: Path) -> None:
+    """What they came to is on two nodes when their task is done."""
+    record = start_cluster(StartOptions(name="calling", nodes=3))
+    try:
+        log = tmp_path / "calls"
+        arguments = ("-c", _CALLING, record.address, str(file), str(log))
+        for nodes in (3, 2):
+            with program(*arguments) as started:
+                out, _ = started.process.communicate(timeout=120)
+            assert out.split("\n")[0] == "119000 1000 a bad row"
+            assert len(log.read_text().split()) == 119
+            if nodes == 3:
+                os.kill(record.nodes[1].pid, signal.SIGKILL)
+                time.sleep(1.0)
+    finally:
+        stop_cluster("calling")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["flipped", "removed"])
 def test_a_damaged_file_is_a_miss_for_other_sessions(
     running: ClusterRecord, file: Path, damage: str
@@ -273,17 +292,20 @@ def test_deaths_of_executors_while_outputs_are_read_and_written(
 
 @pytest.mark.slow
 def test_the_death_of_a_node_costs_misses(file: Path) -> None:
-    """It was the home of some names, and held some files."""
+    """It was the home of some names, and held some files; other names stay what they were."""
     record = start_cluster(StartOptions(name="dying", nodes=3))
     try:
         sql = ASKED.replace(" t ", f" '{file}' ")
         with connected(record) as session:
             expected, _ = asked(session, sql)
+            groups, _ = asked(session, GROUPS.replace(" t ", f" '{file}' "))
             time.sleep(0.5)
             os.kill(record.nodes[-1].pid, signal.SIGKILL)
             assert expected == asked(session, sql)[0]
             assert expected == asked(session, f"SELECT * FROM ({sql}) WHERE n > 0")[0]
         with connected(record) as session:
+            assert session.total_slots == 2, "the other one is dead"
             assert expected == asked(session, sql)[0]
+            assert (groups, 0) == asked(session, GROUPS.replace(" t ", f" '{file}' "))
     finally:
         stop_cluster("dying")

@@ -27,7 +27,9 @@ from minishark.model.catalog import Delta, Partition, Table, TableStatistics
 from minishark.model.expressions import Column
 from minishark.model.predicates import Comparison, Predicate, Pushed
 from minishark.query import digests, names
+from minishark.query.digests import Digest
 from minishark.query.names import Leaves, NoNameError, OutputNames
+from minishark.query.reach import Reach
 from minishark.sources.filesystems import StoredFile, local_version
 from minishark.sources.hive import FolderKeys
 from minishark.sources.parquet import ParquetPart
@@ -35,6 +37,8 @@ from minishark.worker.protocol import OutputKind, ScalarFunction, StageTask, Tas
 from minishark.worker.scans import SplitRead
 
 Patch = pytest.MonkeyPatch
+NOTHING = Digest("", Reach())
+"""What is known of a function if nothing is."""
 
 
 def _pickled(function: Callable[..., Any]) -> bytes:
@@ -46,6 +50,11 @@ def _scalar(function: Callable[[int], int] = abs, **fields: Any) -> ScalarFuncti
     return ScalarFunction(name="f", pickled=_pickled(function), returns="BIGINT", **fields)
 
 
+def _opening(rows: Any) -> Any:
+    with open("limits") as limits:  # noqa: PTH123 - where it is, the folder says
+        return rows[: int(limits.read())]
+
+
 TASK = StageTask(
     sql="SELECT f(c0) AS c0 FROM in0",
     types=("BIGINT",),
@@ -55,7 +64,7 @@ TASK = StageTask(
     prelude=("SET TimeZone = 'UTC'",),
     columns=(("a", "BIGINT"),),
     scalars=(_scalar(),),
-    function=TaskFunction("map", _pickled(len), (("n", "BIGINT"),), only_returns=True),
+    function=TaskFunction("map", _pickled(_opening), (("n", "BIGINT"),), only_returns=True),
     working_folder="/a",
 )
 PARTITION = Partition(
@@ -373,7 +382,7 @@ INGREDIENTS: dict[str, Ingredient] = {
     "code": _function(
         lambda x: x + 1,
         lambda x: x - 1,
-        lambda patch: patch.setattr(names, "_function_name", lambda *_: ""),
+        lambda patch: patch.setattr(names, "_function_digest", lambda *_: NOTHING),
     ),
     "constant": _function(lambda x: x + 1000, lambda x: x + 1001, _unsourced_constants),
     "closure": _function(_closing(2), _closing(3), _without("_cells")),
@@ -390,7 +399,7 @@ INGREDIENTS: dict[str, Ingredient] = {
     "bound argument": _function(
         functools.partial(_defaulted, by=3),
         functools.partial(_defaulted, by=4),
-        lambda patch: patch.setattr(names, "_function_name", lambda *_: ""),
+        lambda patch: patch.setattr(names, "_function_digest", lambda *_: NOTHING),
     ),
     "load of a table": _partition(file="tables/2/0.arrow"),
     "deleted rows": _partition(deleted=b"1"),

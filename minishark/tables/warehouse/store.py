@@ -234,7 +234,7 @@ class Warehouse(TableStore):
             if statement.exists_ok:
                 return counted(0)
             raise AlreadyExistsError(f"There is a table called {old} already.")
-        name = old or catalog.new_name(asked.schema, asked.table)
+        name = old or TableName(catalog.existing_schema(asked.schema), asked.table)
         query = self.tables.renamed(statement.query) if statement.query else ""
         if query:
             with context.up_to_date():
