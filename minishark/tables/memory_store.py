@@ -20,6 +20,7 @@ from minishark.compiler.sql.statements import (
     AlterTable,
     ChangeRows,
     Comment,
+    CopyDatabase,
     CreateTable,
     CreateTableAs,
     Definition,
@@ -254,7 +255,18 @@ class MemoryStore(TableStore):
             case DropTable(missing_ok=missing_ok) if target is not None:
                 self.drop(target.name, missing_ok=missing_ok)
                 return counted(0)
+            case CopyDatabase(source=source):
+                return self._copy_database(statement.sql, source)
         return self._write(statement, target)
+
+    def _copy_database(self, sql: str, source: str) -> pa.Table:
+        context = self.context
+        self._refuse_in_transaction()
+        with context.writing, context.up_to_date():
+            is_memory = source.lower() == "memory"
+            tables = [name for name in self.names if name in context.catalog] if is_memory else []
+            context.compute(tables)
+            return context.scratch.copy_database(sql, tables)
 
     def _is_main(self, statement: Write | Comment) -> bool:
         """Whether the name of a statement's table, without a schema, is that of one in memory."""

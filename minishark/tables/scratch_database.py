@@ -562,6 +562,20 @@ class ScratchDatabase:
             self.is_elsewhere = here != ("memory", "main")
             return answer
 
+    def copy_database(self, sql: str, names: Iterable[str]) -> pa.Table:
+        """Run a COPY FROM DATABASE, while these of the cluster's tables are here."""
+        with self._lock, self._shared.lock, self._shows(sql):
+            self._shared.has_definitions = True  # that it may have copied
+            taken = self._take(names)
+            before = self._tables()
+            try:
+                return self._answer(sql)
+            finally:
+                for name in taken:
+                    self._run(f"DROP TABLE {_CLUSTERS}{quote(name)}")
+                for table in set(self._tables()).difference(before):
+                    self._shared.changed[table] = next(self._shared.numbers)
+
     def leads_to_main(self, name: str) -> bool:
         """Whether a name without a schema is that of a table in `memory.main`, after USE or SET."""
         with self._lock:

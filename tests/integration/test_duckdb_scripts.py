@@ -114,6 +114,14 @@ SCRIPTS = {
         INSERT INTO v VALUES (1, 7::UTINYINT), (2, {'a': 3::UINTEGER}), (3, 5::HUGEINT);
         UPDATE v SET i = 4 WHERE i = 1; SELECT i, variant_typeof(v) AS t FROM v ORDER BY i;
         CREATE TABLE w AS SELECT i, v FROM v; SELECT variant_typeof(v) AS t FROM w ORDER BY i""",
+    "COPY FROM DATABASE": """
+        CREATE TABLE t (i INTEGER PRIMARY KEY, j VARCHAR DEFAULT 'q'); INSERT INTO t (i) VALUES (1);
+        CREATE VIEW v AS SELECT sum(i) AS s FROM t; ATTACH ':memory:' AS d;
+        COPY FROM DATABASE memory TO d; FROM d.t; FROM d.v; INSERT INTO d.t (i) VALUES (1);
+        INSERT INTO d.t (i) VALUES (3); CREATE TABLE d.u AS SELECT 7 AS z; FROM d.t; FROM t;
+        SELECT name FROM pragma_database_list ORDER BY name; DROP VIEW v; DROP TABLE t;
+        COPY FROM DATABASE d TO memory; FROM t; FROM v; INSERT INTO u VALUES (1); FROM u;
+        COPY FROM DATABASE memory TO nowhere; DETACH d""",
     "SET TIME ZONE": """
         SET TIME ZONE 'America/New_York'; SELECT current_setting('TimeZone') AS z, day(t) AS d
         FROM (VALUES ('2024-01-01 03:00:00+00'::TIMESTAMPTZ), ('2024-01-01 06:00:00+00')) r(t);
