@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import minishark
+from minishark.errors import VerificationError
 from minishark.events.kinds import AnyEvent, StageReused
 from minishark.query import names, sources
 from minishark.query.digests import Digest
@@ -341,6 +342,20 @@ def test_a_query_that_was_asked_runs_no_task(session: Session) -> None:
     first = tasks(session, asked.format("s"))
     assert 0 == tasks(session, asked.format("s"))
     assert 0 < tasks(session, asked.format("name")) < first
+
+
+def test_an_answer_that_is_reused_can_be_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is compared with DuckDB's over the tables as they are: a wrong name is found."""
+    with connected() as session:
+        session.create_table("t", data(), replace=True)
+        assert 7 == session.sql(GROUPS).to_arrow(verify=True).num_rows
+        assert 0 == tasks(session, GROUPS)
+        assert 7 == session.sql(GROUPS).to_arrow(verify=True).num_rows
+        monkeypatch.setattr(names.Leaves, "partition", lambda *_: "any")
+        tasks(session, GROUPS)
+        session.sql("UPDATE t SET k = k + 1 WHERE k < 10").collect()
+        with pytest.raises(VerificationError):
+            session.sql(GROUPS).to_arrow(verify=True)
 
 
 def test_explain_says_what_exists_or_why_not(session: Session) -> None:
