@@ -118,6 +118,7 @@ class Runtime:
 
         store = Warehouse(self.context, shared, self.named, self.elsewhere)
         self.scope.look_before_statements(store.refresh)
+        self.scratch.look_before_listing(store.mirrored)
         return store
 
     @property

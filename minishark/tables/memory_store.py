@@ -16,6 +16,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from minishark.compiler.sql.changes import Insert
 from minishark.compiler.sql.statements import (
     AlterTable,
     ChangeRows,
@@ -43,8 +44,8 @@ from minishark.tables.memory_transaction import (
     begin,
     in_memory,
 )
-from minishark.tables.scratch_database import ScratchTable, Written
-from minishark.tables.scratch_store import HIDDEN, ScratchTables
+from minishark.tables.scratch_database import NO_CATALOG, ScratchTable, Written
+from minishark.tables.scratch_store import HIDDEN, ScratchTables, of_catalog
 from minishark.tables.shared_tables import is_shared
 from minishark.tables.sources import arrow_table
 from minishark.tables.store import (
@@ -243,9 +244,14 @@ class MemoryStore(TableStore):
             if is_view:
                 raise CatalogError(f"{target.name} is a view: write DROP VIEW.")
         is_temporary = isinstance(statement, CreateTable) and statement.is_temporary
-        if self._open is not None and (is_temporary or self._is_here(statement.sql)):
+        is_here = context.scratch.is_alone(statement.sql)
+        if self._open is not None and (is_temporary or is_here):
             raise UnsupportedError(NOT_IN_TRANSACTION)
         match statement:
+            case CreateTableAs() if target is not None and context.scratch.reads_catalog(
+                statement.sql
+            ):
+                return self._create_of_catalog(statement, target)
             case CreateTableAs() if target is not None and self._can_create(target.name, statement):
                 layout = Layout(replicas=2)
                 replaces = statement.replaces
@@ -256,10 +262,19 @@ class MemoryStore(TableStore):
                 return counted(0)
         return self._write(statement, target)
 
-    def _is_here(self, sql: str) -> bool:
-        """Whether names may mean others than on the cluster."""
-        scratch = self.context.scratch
-        return scratch.is_elsewhere or scratch.names_temporary(sql)
+    def _create_of_catalog(self, statement: CreateTableAs, target: Target) -> pa.Table:
+        """Create a table of what only the session's own database can tell."""
+        context = self.context
+        with context.up_to_date():
+            sql, rows = of_catalog(context, statement)
+            if statement.is_temporary:
+                with context.writing:
+                    return context.scratch.write(sql, target, rows)
+            held = context.cached.load(rows, None, context.observed)
+            layout = Layout(replicas=2)
+            query = f"FROM {quote(held.name)}"
+            self.store_query(target.name, query, layout, replace=statement.replaces)
+        return counted(rows.num_rows)
 
     def _can_create(self, name: str, created: CreateTableAs) -> bool:
         """Whether a CREATE TABLE AS can run on the cluster."""
@@ -267,7 +282,7 @@ class MemoryStore(TableStore):
         # that do not survive Arrow.
         context = self.context
         with context.up_to_date():
-            if self._is_here(created.query):
+            if context.scratch.is_alone(created.query):
                 return False
             exists = name in context.catalog or name.lower() in context.scratch.own_tables
             if (exists or name in context.sources) and not created.replaces:
@@ -283,11 +298,14 @@ class MemoryStore(TableStore):
         if target is not None and target.name in context.sources:
             raise UnsupportedError(f"{target.name} is a source, which minishark only reads.")
         with context.writing:
-            if isinstance(statement, ChangeRows) and target is not None and not self._is_here(sql):
+            is_here = context.scratch.is_alone(sql)
+            if isinstance(statement, ChangeRows) and target is not None and not is_here:
                 answer = self._change(statement, target)
                 if answer is not None:
                     return answer
-            open_ = self._open
+            open_, reads_catalog = self._open, context.scratch.reads_catalog(sql)
+            if reads_catalog and target is None:
+                raise UnsupportedError(NO_CATALOG)
             if open_ is not None:
                 if target is None:
                     raise UnsupportedError(NOT_IN_TRANSACTION)
@@ -295,9 +313,22 @@ class MemoryStore(TableStore):
             if isinstance(statement, AlterTable) and statement.renamed and target is not None:
                 self._check_free(statement.renamed, target)
             if target is not None and is_shared(target.name):
-                return self._write_at_once(statement, target)
+                return self._write_at_once(statement, target, ONLY_PLAIN)
+            if target is not None and reads_catalog:
+                if not isinstance(statement, ChangeRows):
+                    return self._write_at_once(statement, target, NO_CATALOG)
+                return self._change_of_catalog(statement, target)
             context.compute(context.planning.tables_in(sql))
             return context.scratch.write(sql, target)
+
+    def _change_of_catalog(self, statement: ChangeRows, target: Target) -> pa.Table:
+        """Run a statement on all rows of a table, which reads the catalog."""
+        context = self.context
+        if not isinstance(statement.change, Insert):
+            return self._write_at_once(statement, target, NO_CATALOG)
+        with context.up_to_date():
+            sql, rows = of_catalog(context, statement)
+            return context.scratch.write(sql, target, rows)
 
     def _change(self, statement: ChangeRows, target: Target) -> pa.Table | None:
         """Run a statement; its answer, or None if only the scratch database can run it."""
@@ -333,7 +364,8 @@ class MemoryStore(TableStore):
     def _comment(self, sql: str, target: Target | None) -> pa.Table:
         context = self.context
         with context.writing:
-            table = None if target is None or self._is_here(sql) else self._stored(target.name)
+            is_here = target is None or context.scratch.is_alone(sql)
+            table = None if target is None or is_here else self._stored(target.name)
             if table is not None:
                 MemoryTable(table, context, self._open).comment(sql)
                 return counted(0)
@@ -349,13 +381,13 @@ class MemoryStore(TableStore):
                 open_.put(table)
         return written.answer
 
-    def _write_at_once(self, statement: Write, target: Target) -> pa.Table:
+    def _write_at_once(self, statement: Write, target: Target, refusal: str) -> pa.Table:
         """The same without a transaction: nothing of it waits for the next query."""
         context = self.context
         with context.up_to_date():
             context.scratch.begin()
             try:
-                written = self._written(statement, target, ONLY_PLAIN)
+                written = self._written(statement, target, refusal)
             finally:
                 context.scratch.end()
             names = (*written.gone, *(changed.name for changed in written.changed))
