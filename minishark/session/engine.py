@@ -167,6 +167,7 @@ class Engine:
             storage=storage,
             clock=clock,
             sizes=parts.sizes,
+            names_rows=reuse.outlive,
         )
         self.cached = CachedTables(self.tables)
         self.sources = SourceTables(

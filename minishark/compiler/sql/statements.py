@@ -163,6 +163,12 @@ class CopyFrom(Write, frozen=True):
     """COPY ... FROM, or one whose destination is computed."""
 
 
+class CopyDatabase(Write, frozen=True):
+    """COPY FROM DATABASE `source` TO another."""
+
+    source: str
+
+
 class AlterTable(Write, frozen=True):
     """ALTER TABLE; `renamed` is the table's new name, or empty."""
 
@@ -292,7 +298,8 @@ _PG_VIEWS = """am attrdef attribute class collation constraint database depend d
 _DUCKDB_VIEWS = "columns constraints databases indexes logs schemas tables types views"
 # What reads the catalog, among the tokens of a query without strings.
 _CATALOG = re.compile(
-    rf"\b(?:duckdb_(?:(?:{'|'.join(_DUCKDB_VIEWS.split())})\b|\w+\s*\()|pragma_\w+\s*\("
+    rf"\b(?:duckdb_(?:(?:{'|'.join(_DUCKDB_VIEWS.split())})\b|\w+\s*\()"
+    r"|pragma_(?:\w+\s*\(|database_list\b)"
     r"|information_schema\s*\.|sqlite_(?:temp_)?(?:master|schema)\b"
     rf"|pg_(?:{'|'.join(_PG_VIEWS.split())})\b|pg_catalog\s*\.|pg_(?!typeof\b)\w+\s*\()"
     r"|\(\s*(?:SHOW|DESCRIBE|DESC)\s+[\w\"(]",
@@ -601,7 +608,7 @@ def session_setting(sql: str) -> str | None:
     """A SET or RESET as one that concerns its connection only; None if it asks for GLOBAL."""
     cursor = Cursor(sql)
     first = cursor.take()
-    if cursor.skip("VARIABLE"):
+    if cursor.skip("VARIABLE") or (cursor.skip("TIME") and cursor.skip("ZONE")):
         return sql
     if cursor.skip("GLOBAL"):
         return None
@@ -636,6 +643,8 @@ def dropped_first(sql: str) -> str | None:
 
 
 def _copy(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
+    if cursor.skip("FROM", "DATABASE"):
+        return CopyDatabase(sql, target=None, source=".".join(cursor.path()))
     begin = cursor.offset
     target = _target(cursor)
     if not cursor.skip_to("TO"):
