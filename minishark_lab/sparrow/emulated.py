@@ -165,7 +165,8 @@ def emulated_tpch(parameters: TpchUsers, seed: int, advance: Advance) -> Sequenc
         yield from _compared(plan, named, load)
         if placements[0] == "sparrow":
             simulated = _simulated(parameters, plan, placements[:1], seed)
-            yield from (r for r in _compared(plan, simulated, load) if r.panel.endswith(OBSERVED))
+            rows = _compared(plan, simulated, load)
+            yield from (r for r in rows if r.panel.endswith(OBSERVED) and r.series in simulated)
 
     return over_cases(product(parameters.loads), measure, advance)
 
