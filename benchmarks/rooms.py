@@ -4,8 +4,9 @@
 
 A call crosses if the caller's module and the called one are in different rooms (`LAYERS` in
 tests/test_architecture.py). It climbs if the called room is above the caller's: what is called has
-been handed down then, as lower rooms do not import higher ones. Calls are those of the thread that
-runs the statement, without those of executors, which run in other threads or processes.
+been handed down then, as lower rooms do not import higher ones. Some rooms are vocabulary: what is
+called there is a property or a text, and no step. Calls are those of the thread that runs the
+statement, without those of executors, which run in other threads or processes.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ sys.path.insert(0, str(ROOT))
 from tests.test_architecture import LAYERS  # noqa: E402 - the root is on the path only now
 
 _PACKAGE = str(ROOT / "minishark")
+_VOCABULARY = ("model", "events", "errors")
+_LARGE = 400_000  # rows of two columns are more than the front end reads by itself
 
 
 def room(frame: FrameType | None) -> str | None:
@@ -75,18 +78,26 @@ def climbs(caller: str, called: str) -> bool:
 def main() -> None:
     rows = pa.table({"k": [1, 2, 3]})
     details = "-v" in sys.argv[1:]
+    numbers = pa.array(range(_LARGE))
     with minishark.connect(in_process=True) as session:
+        session.create_table("large", pa.table({"k": numbers, "v": numbers}))
         runs: dict[str, Callable[[], object]] = {
             "create_table": lambda: session.create_table("t", rows, replace=True),
             "INSERT": lambda: session.sql("INSERT INTO t VALUES (4)"),
             "UPDATE": lambda: session.sql("UPDATE t SET k = k + 1 WHERE k = 2"),
             "SELECT": lambda: session.sql("SELECT sum(k) FROM t").collect(),
+            "UPDATE above 1 MB": lambda: session.sql("UPDATE large SET v = v + 1 WHERE k = 2"),
+            "its SELECT": lambda: session.sql("SELECT * FROM large WHERE k = 2").collect(),
         }
         for name, run in runs.items():
             run()  # what is done once only is not counted
             calls = crossings(run)
             up = {key: count for key, count in calls.items() if climbs(*key[:2])}
-            print(f"{name}: {calls.total()} crossings, {sum(up.values())} of them up")
+            words = sum(count for key, count in calls.items() if key[1] in _VOCABULARY)
+            print(
+                f"{name}: {calls.total()} crossings, {sum(up.values())} of them up, "
+                f"{words} into vocabulary"
+            )
             for key, count in sorted((up if not details else calls).items(), key=lambda i: -i[1]):
                 print(f"  {count:4} {' -> '.join(key)}")
 

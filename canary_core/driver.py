@@ -216,7 +216,7 @@ class Run:
             raise InvalidCall(f"{call} needs handles of this run, not {values!r}") from None
         for value in values:
             if value.partitions != size:
-                sizes = [each.partitions for each in values]
+                sizes = [value.partitions for value in values]
                 advice = " (broadcast the single first)" if 1 in sizes else ""
                 raise InvalidCall(f"{call}: operands have {sizes} partitions{advice}")
             if value._recorder is not self._recorder:  # noqa: SLF001 - its own handles

@@ -101,6 +101,6 @@ def result_of(outcome: Outcome) -> Any:
         by_group.setdefault(part.size, []).append(values.loads(part.frames))
     data = []
     for size, place in outcome.handles:
-        parts = [each[place] for each in by_group[size]]
+        parts = [group[place] for group in by_group[size]]
         data.append(parts[0] if size == 1 else parts)
     return values.load_tree(outcome.tree, data)

@@ -92,7 +92,7 @@ class _Eager:
     def _run(self, stage: Stage) -> list[Any]:
         made = [self._task(stage, index) for index in range(stage.size)]
         if not self._states.isdisjoint(stage.operands) and stage.kind >= stages.SIGNAL:
-            made = [values.copied(each) for each in made]  # what is sent is sent as it is now
+            made = [values.copied(value) for value in made]  # what is sent is sent as it is now
         match stage.kind:
             case stages.BROADCAST:
                 return made * stage.target

@@ -47,7 +47,9 @@ def routes_of(targets_of: Callable[[int], Iterable[int]], sources: int, targets:
     Raises:
         InvalidCall: `targets_of` names a partition that there is not.
     """
-    by_source = tuple([tuple(sorted(set(map(int, targets_of(each))))) for each in range(sources)])
+    by_source = tuple(
+        [tuple(sorted(set(map(int, targets_of(source))))) for source in range(sources)]
+    )
     awaited = [0] * targets
     for source, named in enumerate(by_source):
         if named and not 0 <= named[0] <= named[-1] < targets:
@@ -55,8 +57,8 @@ def routes_of(targets_of: Callable[[int], Iterable[int]], sources: int, targets:
                 f"routes lead from partition {source} to {named[0]} to {named[-1]};"
                 f" there are {targets} partitions, from 0"
             )
-        for each in named:
-            awaited[each] += 1
+        for target in named:
+            awaited[target] += 1
     return Routes(by_source, tuple(awaited), hash(by_source) & MASK)
 
 
@@ -191,7 +193,7 @@ def _contents(cell: Any) -> Any:
 
 
 def _code_text(code: CodeType) -> str:
-    constants = [_constant_text(each) for each in code.co_consts]
+    constants = [_constant_text(constant) for constant in code.co_consts]
     return f"{code.co_qualname} {code.co_code.hex()} {code.co_names} {constants}"
 
 

@@ -68,7 +68,7 @@ def content(value: Any, is_handle: Callable[[Any], bool] = lambda _: False) -> b
             if is_handle(item):
                 return "handle"
             if type(item) in {set, frozenset}:
-                return type(item).__name__, sorted(content(each) for each in item)
+                return type(item).__name__, sorted(content(member) for member in item)
             return None
 
     target = io.BytesIO()

@@ -50,7 +50,7 @@ def pieces_of(blocks: Sequence[Block], count: int) -> list[Piece]:
     numbers = dict.fromkeys(held, 1)
     for _ in range(count - len(held)):
         # Whose pieces are largest gets one more.
-        node = max(numbers, key=lambda each: held[each] / numbers[each], default="")
+        node = max(numbers, key=lambda name: held[name] / numbers[name], default="")
         if not node or numbers[node] >= held[node]:
             break
         numbers[node] += 1

@@ -157,11 +157,13 @@ class DaskNodes:
             for worker, names in by_worker.items()
         ]
         wait(asked, _LOOK_S)
-        for each in asked:
-            if each.cancel() or not each.done():  # it is busy, or hangs: the next look asks again
+        for future in asked:
+            if (
+                future.cancel() or not future.done()
+            ):  # it is busy, or hangs: the next look asks again
                 continue
             with contextlib.suppress(Exception):  # it goes now: the next look finds it gone
-                for name, end in each.result().items():
+                for name, end in future.result().items():
                     self._found.put(Ended(name, end.how, end.left))
 
     def end(self, names: Sequence[str], timeout_s: float) -> None:
@@ -177,9 +179,9 @@ class DaskNodes:
             for worker, named in by_worker.items()
         ]
         deadline = time.monotonic() + timeout_s
-        for each in ending:
+        for future in ending:
             with contextlib.suppress(Exception):  # the worker is gone, and the node with it
-                each.result(max(0.0, deadline - time.monotonic()))
+                future.result(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
         """Let go of Dask, if this client is ours."""
@@ -223,7 +225,9 @@ def shape_of_dask(client: Client, nodes: int | None, cores: int | None) -> tuple
     """
     with contextlib.suppress(TimeoutError):
         client.wait_for_workers(1, timeout=_WORKERS_S)
-    threads = [each["nthreads"] for each in client.scheduler_info(n_workers=-1)["workers"].values()]
+    threads = [
+        worker["nthreads"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()
+    ]
     if not threads:
         raise ClusterError(
             f"No worker of the Dask cluster came within {_WORKERS_S:g} s: start some, or scale up "

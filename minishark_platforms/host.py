@@ -22,6 +22,7 @@ from typing import IO
 
 import msgspec
 
+from machine_kit.logs import log_tail
 from minishark.cluster.folders import ClusterFolders, make_folders, reap, remove_if_orphaned
 from minishark.cluster.keys import Keys, write_keys
 from minishark.cluster.rendezvous import hold_ports
@@ -184,8 +185,8 @@ class NodeHost:
         """The end of the node's log, as a sentence."""
         assert self._log is not None
         size = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, size - _LOG_TAIL_BYTES))
-        text = self._log.read().decode(errors="replace").strip()
+        self._log.seek(max(0, size - 2 * _LOG_TAIL_BYTES))
+        text = log_tail(self._log.read().decode(errors="replace"), _LOG_TAIL_BYTES)
         return f" It says: {text}" if text else ""
 
     def wait(self) -> NodeEnd:
@@ -232,10 +233,10 @@ class NodeHost:
             if self._log is not None:
                 assert self._process is not None, "it was started"
                 self._words = self._last_words()
-                for each in (self._process.stdin, self._process.stdout, self._log):
-                    if each is not None:
+                for stream in (self._process.stdin, self._process.stdout, self._log):
+                    if stream is not None:
                         with contextlib.suppress(BrokenPipeError):
-                            each.close()
+                            stream.close()
                 self._log = None
                 self._remove_folders()
         return self._words

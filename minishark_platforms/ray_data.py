@@ -93,7 +93,7 @@ class DatasetPieces:
                 taken(asked[len(asked) - _BEHIND * len(actors)])
             store = actors[piece.node][1].store
             asked.append(store.remote(piece.node, file, piece.cuts, self._of(piece)))
-        return [taken(each) for each in asked]
+        return [taken(reference) for reference in asked]
 
     def _of(self, piece: Piece) -> list[Any]:
         return [self._blocks[cut.block] for cut in piece.cuts]
@@ -106,7 +106,11 @@ class DatasetPieces:
         found = []
         for number, block in enumerate(self._blocks):
             known = where.get(block, {})
-            near = [by_machine[each] for each in known.get("node_ids", ()) if each in by_machine]
+            near = [
+                by_machine[machine]
+                for machine in known.get("node_ids", ())
+                if machine in by_machine
+            ]
             node = near[0] if near else names[number % len(names)]
             found.append(Block(known.get("object_size") or 0, node))
         return found

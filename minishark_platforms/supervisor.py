@@ -120,8 +120,8 @@ class Supervisor:
     @property
     def head_addresses(self) -> tuple[str, ...]:
         """The addresses of the heads, without keys; empty until all of them are known."""
-        found = tuple(place.address for place in self._places if place.head)
-        return found if all(found) else ()
+        addresses = tuple(place.address for place in self._places if place.head)
+        return addresses if all(addresses) else ()
 
     @property
     def running(self) -> tuple[str, ...]:
@@ -160,7 +160,7 @@ class Supervisor:
         place.name = f"{kind}-{self._launched}"
         self._launched += 1
         place.since = now
-        taken = {each.machine for each in self._workers() if each.machine}
+        taken = {other.machine for other in self._workers() if other.machine}
         place.machine = ""
         avoid = frozenset() if place.head else frozenset(taken)
         return Launch(name=place.name, head=place.head, avoid=avoid, before=place.address)
@@ -185,18 +185,20 @@ class Supervisor:
                 return []
 
     def _placed(self, place: _Place, event: Placed, now: float) -> list[Command]:
-        others = [each for each in self._workers() if each is not place]
-        if not place.head and any(each.machine == event.machine for each in others):
+        others = [other for other in self._workers() if other is not place]
+        if not place.head and any(other.machine == event.machine for other in others):
             self._vacate(place, now)  # the platform placed two launches at the same time
             return [End(event.name)]
         place.machine, place.address = event.machine, event.address
         heads = self.head_addresses
         if not heads:
             return []
-        begin = [each for each in self._places if each.machine and each.name and not each.began]
-        for each in begin:
-            each.began = True
-        return [Start(each.name, heads) for each in begin]
+        begin = [
+            ready for ready in self._places if ready.machine and ready.name and not ready.began
+        ]
+        for ready in begin:
+            ready.began = True
+        return [Start(ready.name, heads) for ready in begin]
 
     def _vacate(self, place: _Place, now: float) -> None:
         stable = bool(place.service) and now - place.since >= _STABLE_S

@@ -67,6 +67,7 @@ CANARY_LAYERS = (
 # machine_kit's layers, low to high.
 KIT_LAYERS = (
     "errors",
+    "logs",
     "addresses",
     "machine",
     "peers",

@@ -20,6 +20,9 @@ from tests.test_architecture import (
     POSITIONAL_ARGUMENTS_MAX,
     POSITIONAL_FIELDS_MAX,
     ROOT,
+    _imports,
+    _modules,
+    _nodes,
 )
 
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
@@ -143,3 +146,53 @@ def test_the_numbers_hold() -> None:
     assert f"more than {POSITIONAL_FIELDS_MAX} fields" in text
     width = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["line-length"]
     assert f"Lines have at most {width} columns" in text
+
+
+def _row(change: str) -> list[str]:
+    """The files of minishark that ARCHITECTURE.md says a change needs, before its conditions."""
+    (line,) = re.findall(rf"^\| {change} \| (.*) \|$", ARCHITECTURE.read_text(), re.MULTILINE)
+    return re.findall(r"`([\w/]+\.py)`", line)
+
+
+def _path(module: str) -> str:
+    """A module's file below minishark/."""
+    return "/".join(module.split(".")[1:]) + ".py"
+
+
+def _named(operator: str) -> set[str]:
+    """The files that name a logical operator, but for that which defines it."""
+    home = "minishark.compiler.logical.operators"
+    return {
+        _path(module)
+        for module in _modules("minishark")
+        if module != home and any(name.startswith(home) for name in _imports(module))
+        for node in _nodes(module)
+        if operator == getattr(node, "id", getattr(node, "attr", None))
+    }
+
+
+def test_an_operator_needs_the_files_that_are_listed() -> None:
+    """Operators that have little in common are named in the same files, and in few others."""
+    home, *listed = _row("SQL operator")[:5]
+    assert "compiler/logical/operators.py" == home
+    named = [_named(operator) for operator in ("DistinctOn", "Unnest", "Window")]
+    assert {*listed} == set.intersection(*named)
+    assert 6 >= max(map(len, named))
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ("ducklake", {"sources/registry.py", "tables/warehouse/opening.py"}),
+        ("shared_store", {"session/runtime.py"}),
+    ],
+)
+def test_a_store_needs_the_files_that_are_listed(own: str, expected: set[str]) -> None:
+    """A store stands in files of its own; few others name it, and these are listed."""
+    importers = {
+        _path(module)
+        for module in _modules("minishark")
+        if own not in module and any(f".{own}" in name for name in _imports(module))
+    }
+    assert expected == importers
+    assert expected <= {*_row("store of tables")}

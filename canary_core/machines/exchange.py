@@ -200,12 +200,12 @@ class Reductions:
         """
         leaves = self.leaves.pop(stage)
         if not is_relayed(size):
-            return [(None, *each) for each in combine(fn, leaves, 0, size)[0]]
+            return [(None, *part) for part in combine(fn, leaves, 0, size)[0]]
         blocks: dict[Node, dict[Node, Any]] = {}
         for node, value in leaves.items():
             blocks.setdefault(first_block(node[0], size), {})[node] = value
         return [
-            (low, *each)
+            (low, *part)
             for (low, high), block in blocks.items()
-            for each in combine(fn, block, low, high)[0]
+            for part in combine(fn, block, low, high)[0]
         ]

@@ -58,10 +58,10 @@ def recopy(
     orders: dict[tuple[Address, Address], list[Key]] = {}
     given = dict.fromkeys(hosts, 0)
     for key, held in holders.items():
-        having = [each for each in held if each in hosts]
+        having = [worker for worker in held if worker in hosts]
         while having and len(having) < min(copies, len(hosts)):
-            taken = {hosts[each] for each in having}
-            others = [each for each in hosts if each not in having]
+            taken = {hosts[worker] for worker in having}
+            others = [worker for worker in hosts if worker not in having]
             # The death of a host takes all copies there; but two on one host are better than one.
             to = min(others, key=lambda worker: (hosts[worker] in taken, given[worker]))
             given[to] += 1

@@ -73,7 +73,7 @@ class PacketLoop(LocalDriver):
                 k: n for k, n in self._sent.items() if endpoint_of(k[0]) != route.endpoint
             }
             self._lose(route.endpoint)
-        for endpoint in [each for each, due in self._awaited.items() if due <= now]:
+        for endpoint in [endpoint for endpoint, due in self._awaited.items() if due <= now]:
             self._lose(endpoint)
 
     def _lose(self, endpoint: str) -> None:

@@ -83,7 +83,9 @@ class SimulatedWorker(Machine[WorkerIn]):
         self._busy_until = now + self.spent_s
         if not self.spent_s:
             return out
-        return [Envelope(each.to, each.msg, each.delay_s + self.spent_s) for each in out]
+        return [
+            Envelope(envelope.to, envelope.msg, envelope.delay_s + self.spent_s) for envelope in out
+        ]
 
     def check(self) -> None:
         """Assert the invariants."""

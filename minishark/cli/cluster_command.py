@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from minishark.cli.options import count_option, debug_option, keys_option, memor
 from minishark.errors import OptionError
 
 if TYPE_CHECKING:
+    from minishark.cluster.launch import NodeProcess
     from minishark.cluster.status import Survey
     from minishark.events.kinds import NodeReport
 
@@ -192,7 +194,7 @@ def node(
     from minishark.cluster.node import NodeOptions, run
     from minishark.cluster.rendezvous import is_rendezvous, met, own_address
 
-    meeting = [each for each in join if is_rendezvous(each)]
+    meeting = [address for address in join if is_rendezvous(address)]
     if meeting and len(join) > 1:
         raise OptionError("A node that joins @FILE finds all in it: pass --join once.")
     if listen is None:
@@ -223,10 +225,12 @@ def status(*, which: str, as_json: bool, keys: str | None) -> None:
     """Show a cluster's nodes, their memory, and its sessions."""
     import msgspec
 
-    from minishark.cluster.launch import resolve
+    from minishark.cli.console import print_json
+    from minishark.cluster.launch import ended_nodes, resolve
     from minishark.cluster.status import survey
 
     seen = survey(*resolve(which, keys))
+    ended = ended_nodes(which)
     if as_json:
         sessions = [
             {name: getattr(session, name) for name in _SESSION} for session in seen.sessions
@@ -235,10 +239,11 @@ def status(*, which: str, as_json: bool, keys: str | None) -> None:
             **msgspec.structs.asdict(seen),
             "nodes": [_as_dict(node) for node in seen.nodes],
             "sessions": sessions,
+            "ended": [node.name for node in ended],
         }
-        click.echo(msgspec.json.format(msgspec.json.encode(document)))
+        print_json(document)
     else:
-        _show(seen)
+        _show(seen, ended)
 
 
 @cluster.command()
@@ -322,30 +327,29 @@ def _as_dict(node: NodeReport) -> dict[str, Any]:
     }
 
 
-def _show(survey: Survey) -> None:
-    from rich.table import Table
-
-    from minishark.cli.console import standard_output
+def _show(survey: Survey, ended: Sequence[NodeProcess]) -> None:
+    from minishark.cli.console import print_rows, standard_output
 
     console = standard_output()
     console.print(f"cluster {survey.cluster} at {survey.address}", markup=False)
     for scheduler, up in survey.schedulers.items():
         console.print(f"scheduler {scheduler}: {'up' if up else 'silent'}", markup=False)
-    heads = ("node", "pid", "slots", "running", "queued", "memory free", "shared free", "")
-    nodes = Table(*heads, box=None, pad_edge=False)
+    nodes = []
     for node in survey.nodes:
         usage = node.usage
         free = f"{_gb(usage.memory_free_bytes)} of {_gb(usage.memory_total_bytes)}"
         counts = (usage.pid or "silent", node.slots, node.running, node.queued)
         shared, state = _gb(usage.shared_memory_free_bytes), "draining" if node.draining else ""
-        nodes.add_row(node.name, *map(str, counts), free, shared, state)
-    console.print(nodes)
-    sessions = Table("session", "user", "pid", "files", "held", box=None, pad_edge=False)
-    for session in survey.sessions:
-        sessions.add_row(
-            session.name, session.user, str(session.pid), str(session.files), _gb(session.bytes)
-        )
-    console.print(sessions if survey.sessions else "no sessions")
+        nodes.append((node.name, *counts, free, shared, state))
+    heads = ("node", "pid", "slots", "running", "queued", "memory free", "shared free", "")
+    print_rows(heads, nodes)
+    for process in ended:
+        console.print(f"{process.name} has ended; its log: {process.log}", markup=False)
+    sessions = [
+        (session.name, session.user, session.pid, session.files, _gb(session.bytes))
+        for session in survey.sessions
+    ]
+    print_rows(("session", "user", "pid", "files", "held"), sessions, none="no sessions")
 
 
 def _gb(count: int) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+import click
+import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
 
 from minishark.cli.tpch.report import Reporter
 
@@ -27,6 +31,27 @@ def _unwrapped(console: Console) -> Console:
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
     return console
+
+
+def print_json(document: object) -> None:
+    """Print what commands tell other programs."""
+    click.echo(msgspec.json.format(msgspec.json.encode(document)))
+
+
+def print_rows(heads: Sequence[str], rows: Iterable[Sequence[object]], *, none: str = "") -> None:
+    """Print a plain table for people; or a sentence that there is none of its rows."""
+    table = Table(*heads, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))  # no cell is markup
+    standard_output().print(table if table.row_count or not none else none)
+
+
+def age(seconds: float) -> str:
+    """A time in its largest unit."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
 
 
 class PipeConsole(Console):

@@ -20,6 +20,14 @@ from minishark.errors import OptionError
 # Numbers that DuckDB writes but JSON does not have; strings are matched to skip them.
 _NO_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|Infinity)\b')
 
+_ENDINGS = {
+    **{f".{form}": form for form in (*TEXT_FORMATS, *FILE_FORMATS)},
+    ".jsonl": "jsonlines",
+    ".ndjson": "jsonlines",
+    ".md": "markdown",
+    ".feather": "arrow",
+}
+
 
 def write_text(table: pa.Table, form: str, stream: TextIO) -> None:
     # Values are cast to text by DuckDB. NULL is an empty field in CSV and TSV (an empty string is
@@ -56,12 +64,20 @@ def write_file(table: pa.Table, form: str, path: Path) -> None:
 
 
 def format_of(path: Path) -> str:
-    endings = {
-        ".jsonl": "jsonlines", ".ndjson": "jsonlines", ".md": "markdown", ".feather": "arrow",
-    }  # fmt: skip
+    """The format that a file's ending names; CSV if it has none.
+
+    Raises:
+        OptionError: its ending names no format.
+    """
     ending = path.suffix.lower()
-    named = endings.get(ending, ending.removeprefix("."))
-    return named if named in (*TEXT_FORMATS, *FILE_FORMATS) else "csv"
+    if not ending:
+        return "csv"
+    if ending not in _ENDINGS:
+        endings = ", ".join(_ENDINGS)
+        raise OptionError(
+            f"The ending of {path.name} names no format: pass --format, or use one of {endings}."
+        )
+    return _ENDINGS[ending]
 
 
 def _json(table: pa.Table) -> Iterator[str]:

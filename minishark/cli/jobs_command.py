@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import re
 import sys
 import time
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _STATUS_FAILURE = 1
 _FOLLOW_S = 0.3
+_SIMILAR = 0.8  # of two options, one of which is misspelt
 _SUBMIT_EXAMPLES = """\b
 Examples:
   minishark submit report.py --cluster default
@@ -65,7 +68,28 @@ def _variables(
     return {name: value for name, _, value in pairs}
 
 
-@click.command(epilog=_SUBMIT_EXAMPLES, context_settings={"ignore_unknown_options": True})
+class _SubmitCommand(click.Command):
+    """Takes options that it does not have as the program's, unless they look like its own."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Refuse what is probably misspelt; whatever follows `--` is the program's."""
+        own = [option for parameter in self.params for option in parameter.opts]
+        for text in itertools.takewhile(lambda text: text != "--", args):
+            option = text.partition("=")[0]
+            if option in own or not option.startswith("--"):
+                continue
+            if similar := difflib.get_close_matches(option, own, 1, _SIMILAR):
+                raise click.UsageError(
+                    f"No such option: {option}. Did you mean {similar[0]}? "
+                    "If it is the program's, write it after --.",
+                    context,
+                )
+        return super().parse_args(context, args)
+
+
+@click.command(
+    cls=_SubmitCommand, epilog=_SUBMIT_EXAMPLES, context_settings={"ignore_unknown_options": True}
+)
 @click.argument("program", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--name", help="Name of the job, unique while it runs.  [default: the program's]")
@@ -140,7 +164,8 @@ def submit(
     It goes on when this command, the terminal or this machine end. minishark.connect() in it opens
     a session on its cluster. It may be started several times: see --restart.
 
-    Options that are not listed here, and all after --, are the program's.
+    Options that are not listed here, and all after --, are the program's. Before --, those that
+    look like one of these are refused.
     """
     from msgspec import structs
 
@@ -178,24 +203,28 @@ def jobs(context: click.Context, *, which: str, keys: str | None) -> None:
 @cluster_option
 def list_jobs(*, as_json: bool, which: str, keys: str | None) -> None:
     """List the jobs of a cluster, those submitted last at the end."""
+    from minishark.cli.console import age, print_json, print_rows
+
     with _jobs(which, keys) as client:
         states = list(client.states().values())
     if as_json:
-        import msgspec
-
-        click.echo(msgspec.json.format(msgspec.json.encode(states)))
+        print_json(states)
         return
-    from rich.table import Table
-
-    from minishark.cli.console import standard_output
-
+    now_s = time.time()
+    rows = [
+        (
+            state.terms.name,
+            state.status,
+            state.terms.user,
+            state.node,
+            state.starts,
+            age(now_s - state.terms.submitted_s),
+            state.terms.what,
+        )
+        for state in states
+    ]
     heads = ("job", "status", "user", "node", "starts", "age", "what")
-    table = Table(*heads, box=None, pad_edge=False)
-    for state in states:
-        terms = state.terms
-        counts = (str(state.starts), age(time.time() - terms.submitted_s))
-        table.add_row(terms.name, state.status, terms.user, state.node, *counts, terms.what)
-    standard_output().print(table if states else "no jobs")
+    print_rows(heads, rows, none="no jobs")
 
 
 @jobs.command()
@@ -219,8 +248,8 @@ def show(*, name: str, which: str, keys: str | None) -> None:
         ("submitted", time.strftime("%F %T", time.localtime(terms.submitted_s))),
     ):
         click.echo(f"{what + ':':<12}{value}")
-    for sentence in state.history:
-        click.echo(f"  {sentence}")
+    for event in state.history:
+        click.echo(f"  {time.strftime('%F %T', time.localtime(event.at_s))}  {event.sentence}")
 
 
 @jobs.command()
@@ -304,13 +333,5 @@ def _follow(client: JobsClient, state: JobState) -> int:
         if state.is_over:
             break
         time.sleep(_FOLLOW_S)
-    click.echo(f"{state.terms.name} is {state.status}: {state.history[-1]}", err=True)
+    click.echo(f"{state.terms.name} is {state.status}: {state.ending}", err=True)
     return 0 if state.status == "done" else _STATUS_FAILURE
-
-
-def age(seconds: float) -> str:
-    """A time in its largest unit."""
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"

@@ -6,7 +6,7 @@ import time
 
 import click
 
-from minishark.cli.jobs_command import age, cluster_option
+from minishark.cli.jobs_command import cluster_option
 
 
 @click.command()
@@ -14,41 +14,42 @@ from minishark.cli.jobs_command import age, cluster_option
 @cluster_option
 def tables(*, as_json: bool, which: str, keys: str | None) -> None:
     """List the tables that belong to a cluster, and outlive sessions (shared.NAME in SQL)."""
+    from minishark.cli.console import age, print_json, print_rows
     from minishark.cluster.launch import resolve
     from minishark.cluster.shared.visit import tables_of
 
-    listed = tables_of(*resolve(which, keys))
+    listed = [(held.table, held.replicas) for held in tables_of(*resolve(which, keys))]
     if as_json:
-        import msgspec
-
-        rows = [
-            {
-                "name": each.table.name,
-                "rows": each.table.rows,
-                "bytes": each.table.replica_bytes,
-                "owner": each.table.owner,
-                "version": each.table.number,
-                "created_s": each.table.created_s,
-                "changed_s": each.table.changed_s,
-                "partitions": len(each.table.partitions),
-                "replicas": each.replicas,
-                "replicas_wanted": each.table.replicas,
-            }
-            for each in listed
-        ]
-        click.echo(msgspec.json.format(msgspec.json.encode(rows)))
-        return
-    from rich.table import Table
-
-    from minishark.cli.console import standard_output
-
-    heads = ("table", "rows", "bytes", "owner", "version", "changed", "replicas")
-    shown = Table(*heads, box=None, pad_edge=False)
-    for each in listed:
-        table = each.table
-        counts = (f"{table.rows:,}", f"{table.replica_bytes:,}")
-        changed = f"{age(time.time() - table.changed_s)} ago"
-        shown.add_row(
-            table.name, *counts, table.owner, str(table.number), changed, str(each.replicas)
+        print_json(
+            [
+                {
+                    "name": table.name,
+                    "rows": table.rows,
+                    "bytes": table.replica_bytes,
+                    "owner": table.owner,
+                    "version": table.number,
+                    "created_s": table.created_s,
+                    "changed_s": table.changed_s,
+                    "partitions": len(table.partitions),
+                    "replicas": replicas,
+                    "replicas_wanted": table.replicas,
+                }
+                for table, replicas in listed
+            ]
         )
-    standard_output().print(shown if listed else "no tables")
+        return
+    now_s = time.time()
+    rows = [
+        (
+            table.name,
+            f"{table.rows:,}",
+            f"{table.replica_bytes:,}",
+            table.owner,
+            table.number,
+            f"{age(now_s - table.changed_s)} ago",
+            replicas,
+        )
+        for table, replicas in listed
+    ]
+    heads = ("table", "rows", "bytes", "owner", "version", "changed", "replicas")
+    print_rows(heads, rows, none="no tables")

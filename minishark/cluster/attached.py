@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import getpass
 import math
 import os
 import secrets
@@ -20,10 +19,10 @@ from msgspec import structs
 
 from machine_kit.keys import Keys
 from minishark.cluster import wire
-from minishark.cluster.front import Front, sent
+from minishark.cluster.front import Front
 from minishark.cluster.joining import RefusedError, greet
 from minishark.cluster.local import RECOVERY_S
-from minishark.cluster.membership import Ask, Node, silent
+from minishark.cluster.membership import Ask, Keep, Node, Request, silent
 from minishark.cluster.node import service_address
 from minishark.cluster.node_service import SESSION_PREFIX
 from minishark.errors import ClusterError, MinisharkError, ResourceError
@@ -59,7 +58,7 @@ class AttachedCluster(Front):
         self._lease = wire.KeepSession(
             session=name,
             location=self._own,
-            user=getpass.getuser(),
+            user=wire.own_user(),
             pid=os.getpid(),
             started_s=psutil.Process().create_time(),
             versions=wire.own_versions(),
@@ -79,8 +78,7 @@ class AttachedCluster(Front):
 
     def _replies(self, asked: Ask) -> dict[str, wire.Reply]:
         services = [node.at.service for node in asked.nodes]
-        lease = structs.replace(self._lease, schedulers=self.schedulers)
-        replies = self._connections.call_all(services, sent(asked.request, lease), _CALL_S)
+        replies = self._connections.call_all(services, self._sent(asked.request), _CALL_S)
         self.membership.heard(asked, [n for n in asked.nodes if n.at.service in replies])
         for service, reply in replies.items():
             if isinstance(reply, wire.Failure) and reply.refused:
@@ -88,6 +86,13 @@ class AttachedCluster(Front):
             if isinstance(reply, wire.Failure):
                 raise ResourceError(f"A node can't store files: {reply.message}")
         return replies
+
+    def _sent(self, request: Request) -> wire.Request:
+        if isinstance(request, Keep):
+            return structs.replace(
+                self._lease, schedulers=self.schedulers, released=request.released
+            )
+        return request
 
     def _keep_alive(self) -> None:
         while not self._stop.wait(_KEEP_EVERY_S):
@@ -133,6 +138,6 @@ class AttachedCluster(Front):
         self._stop.set()
         self._keeper.join()
         with contextlib.suppress(ResourceError, ClusterError):
-            self.ask(self.membership.end(self.told()))
+            self.ask(self.membership.end(self.store_name, self.told()))
         self.disconnect()
         atexit.unregister(self.close)

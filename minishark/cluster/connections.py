@@ -91,7 +91,7 @@ class Connections:
             for socket, since in idle:
                 if now > since + _IDLE_S:
                     socket.close(0)
-            idle[:] = [each for each in idle if not each[0].closed]
+            idle[:] = [opened for opened in idle if not opened[0].closed]
             if not idle:
                 del self._idle[service]
 

@@ -106,7 +106,7 @@ class ExecutorRunner:
 
     def _is_doomed(self) -> bool:
         """Whether the process has to end, as a call in it was given up and does not."""
-        left = [each.left_behind() for each in (self._calls, self._runner)]
+        left = [runner.left_behind() for runner in (self._calls, self._runner)]
         return any(left) and self._own_process
 
     def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:

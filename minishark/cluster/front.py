@@ -10,8 +10,6 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 
-from msgspec import structs
-
 from canary_core.runtime.mailbox import Mailbox
 from machine_kit.addresses import Address
 from machine_kit.keys import Keys
@@ -27,21 +25,11 @@ from minishark.cluster.jobs.members import may_hold
 from minishark.cluster.joining import greet, open_schedulers
 from minishark.cluster.keys import load_keys
 from minishark.cluster.machine import default_limit_bytes
-from minishark.cluster.membership import (
-    Drain,
-    End,
-    Keep,
-    Make,
-    Members,
-    Node,
-    Remove,
-    RemoveFile,
-    Request,
-)
+from minishark.cluster.membership import Change, Members, Node
 from minishark.cluster.node import service_address, this_host
 from minishark.cluster.outputs import SharedOutputs
 from minishark.cluster.remote_files import RemoteFiles
-from minishark.cluster.service import Service
+from minishark.cluster.service import Service, change_files
 from minishark.cluster.shared.client import SharedTablesClient
 from minishark.cluster.status import usages_elsewhere
 from minishark.events.kinds import NodeUsage
@@ -53,26 +41,6 @@ from sparrow_core import NodeStatus
 _SLOTS_S = 5.0
 _USAGE_S = 0.5
 _SCHEDULERS_MAX = 8
-
-
-def sent(request: Request, lease: wire.KeepSession) -> wire.Request:
-    """A request as nodes are sent it, by the session that has a lease."""
-    match request:
-        case Make((first, *more)):
-            return wire.MakeFolder(first, tuple(more))
-        case Remove((first, *more)):
-            return wire.RemoveFolder(first, tuple(more))
-        case RemoveFile(file):
-            return wire.RemoveFile(file)
-        case Keep(released):
-            return structs.replace(lease, released=released)
-        case Drain():
-            return wire.DrainNode()
-        case End():
-            return wire.EndSession(lease.session)
-        case _:
-            message = "a session asks for folders"
-            raise AssertionError(message)
 
 
 class Front(Members):
@@ -88,6 +56,7 @@ class Front(Members):
         self._keys = load_keys(keys)
         self._host = this_host()
         self._tables: SharedTablesClient | None = None
+        self._outputs: SharedOutputs | None = None
         self.address = service_address(address, self._keys)
         with contextlib.ExitStack() as undo:
             self._connections = Connections(self._keys)
@@ -164,17 +133,8 @@ class Front(Members):
     def refuses(self, node: Node) -> bool:
         return refuses(node.at.service)
 
-    def change_own(self, request: Make | Remove | RemoveFile) -> None:
-        match request:
-            case Make(folders):
-                for folder in folders:
-                    self.paths.make(folder, (self.store_name,))
-            case Remove(folders):
-                for folder in folders:
-                    self.paths.remove(folder, (self.store_name,))
-            case RemoveFile(file):
-                for place in (self.paths.memory, self.paths.disk):
-                    (place / self.store_name / file).unlink(missing_ok=True)
+    def change_own(self, request: Change) -> None:
+        change_files(self.paths, self.store_name, request)
 
     def transfer(self, file: str, source: Node, target: Node) -> bool:
         try:
@@ -189,9 +149,12 @@ class Front(Members):
         return store
 
     def shared_outputs(self) -> SharedOutputs:
-        return SharedOutputs(
-            self.store_name, self._connections, lambda: tuple(node.at for node in self.told())
-        )
+        if self._outputs is None:
+            self._outputs = SharedOutputs(
+                self.store_name, self._connections, lambda: tuple(node.at for node in self.told())
+            )
+            self._undo.callback(self._outputs.close)
+        return self._outputs
 
     def shared_tables(self) -> SharedTablesClient | None:
         if self._tables is None and self.has_jobs:

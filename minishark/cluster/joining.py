@@ -120,7 +120,7 @@ def on_live_nodes(placement: Placement, nodes: Sequence[NodeStatus]) -> Placemen
         return placement
     draining = {node.name for node in nodes if node.draining}
     staying = tuple(store.name for store in live if store.name not in draining)
-    of_sessions = [each for each in placement.stores if each.name.startswith(SESSION_PREFIX)]
+    of_sessions = [store for store in placement.stores if store.name.startswith(SESSION_PREFIX)]
     return replace(placement, nodes=staying, stores=(*live, *of_sessions))
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from machine_kit.logs import log_tail
 from minishark.cluster.connections import Connections
 from minishark.cluster.folders import ClusterFolders, make_folders, remove_folder
 from minishark.cluster.joining import peer_session
@@ -69,6 +70,12 @@ class ClusterRecord(msgspec.Struct, frozen=True):
     @property
     def is_alive(self) -> bool:
         return any(node.process() is not None for node in self.nodes)
+
+    @property
+    def live_address(self) -> str:
+        """That of the first node that lives: the node of `address` may be dead."""
+        live = (node.service for node in self.nodes if node.process() is not None)
+        return next(live, self.address)
 
 
 class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +137,7 @@ def resolve(cluster: str, keys: str | None, *, waits: bool = True) -> tuple[str,
     address, recorded = cluster, None
     if "://" not in cluster:
         record = find_cluster(cluster)
-        address, recorded = record.address, record.keys
+        address, recorded = record.live_address, record.keys
     folder = keys or recorded or os.environ.get(KEYS_VARIABLE)
     return address, folder and str(Path(folder).expanduser())
 
@@ -151,6 +158,16 @@ def find_cluster(name: str) -> ClusterRecord:
     if not record.is_alive:
         raise ClusterError(f"Cluster {record.name} has stopped; start it again.")
     return record
+
+
+def ended_nodes(cluster: str) -> tuple[NodeProcess, ...]:
+    """Nodes that were started on this machine with a cluster, and drained, killed or died since.
+
+    Of a cluster that is not named as `find_cluster` takes it, none.
+    """
+    if "://" in cluster or is_rendezvous(cluster) or kept(cluster) is not None:
+        return ()
+    return tuple(node for node in find_cluster(cluster).nodes if node.process() is None)
 
 
 def running_clusters() -> tuple[ClusterRecord, ...]:
@@ -206,7 +223,7 @@ def _node_options(
     else:
         host, _, port = options.listen.removeprefix("tcp://").rpartition(":")
         ports = [int(port) + 2 * i for i in range(options.nodes)]
-        services = [f"tcp://{host}:{each}" for each in ports]
+        services = [f"tcp://{host}:{port}" for port in ports]
         names = [node_name(service) for service in services]
     executors = max(1, options.executors_per_node)
     memory = node_memory(options.memory_limit_bytes, options.nodes, executors)
@@ -317,8 +334,8 @@ def _await_nodes(nodes: Sequence[NodeProcess], options: StartOptions) -> None:
 
 def _log_tail(node: NodeProcess) -> str:
     with contextlib.suppress(OSError):
-        text = Path(node.log).read_text(errors="replace").strip()
-        return f" Its log ends with:\n{text[-_LOG_TAIL_CHARS:]}"
+        text = Path(node.log).read_text(errors="replace")
+        return f" Its log ends with:\n{log_tail(text, _LOG_TAIL_CHARS)}"
     return ""
 
 

@@ -282,8 +282,7 @@ class OwnCluster:
         """Nodes that leave take no file with them."""
 
     def remove_copy(self, file: str, node: str) -> None:
-        for place in dict.fromkeys((self.paths.memory, self.paths.disk)):
-            (place / node / file).unlink(missing_ok=True)
+        self.paths.remove_file(file, node)
 
     def may_return(self, node: str) -> bool:
         """It does not matter: the files outlive the nodes' processes."""

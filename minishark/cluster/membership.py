@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from minishark.cluster import wire
 from minishark.cluster.backend import Placement
 from minishark.cluster.node_service import CUT_OFF_MAX_S
 from minishark.errors import ClusterError, OptionError, ResourceError
@@ -50,44 +51,16 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Make:
-    """Make folders of the session."""
-
-    folders: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Remove:
-    """Remove folders of the session."""
-
-    folders: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Keep:
     """Renew the session's lease; it needs nothing more of the nodes that it has released."""
 
     released: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class End:
-    """The session has ended: remove its files."""
+Change: TypeAlias = wire.MakeFolder | wire.RemoveFolder | wire.RemoveFile
+"""Of a session's folders, on a node and among its own files."""
 
-
-@dataclass(frozen=True, slots=True)
-class RemoveFile:
-    """Remove a file."""
-
-    file: str
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """Leave when nothing of the node is needed any more."""
-
-
-Request: TypeAlias = Make | Remove | RemoveFile | Keep | Drain | End
+Request: TypeAlias = Change | wire.DrainNode | wire.EndSession | Keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +147,7 @@ class NodeFolders:
             for home in [home for home in list(folders_of) if home not in homes]:
                 folders_of.pop(home, None)
 
-    def missing(self, home: str) -> Generator[Make | Remove, bool, None]:
+    def missing(self, home: str) -> Generator[wire.MakeFolder | wire.RemoveFolder, bool, None]:
         """What a node is to do that was not there when all others did, or did not answer.
 
         After each request it is sent whether the node has answered; the first that it did not
@@ -182,19 +155,19 @@ class NodeFolders:
         """
         at = self.by_home.setdefault(home, {})
         if left := [folder for folder in list(self._left_at(home)) if folder not in self.made]:
-            if not (yield Remove(tuple(left))):
+            if not (yield wire.RemoveFolder.of(left)):
                 return
             self.removed_at((home,), left)
             for folder in left:
                 if folder in self.made:  # again, before that or after
                     at.pop(folder, None)
         for folder in [folder for folder in list(self.made) if folder not in at]:
-            if not (yield Make((folder,))):
+            if not (yield wire.MakeFolder(folder)):
                 return
             at[folder] = None
             if folder not in self.made:  # removed meanwhile
                 at.pop(folder, None)
-                if not (yield Remove((folder,))):
+                if not (yield wire.RemoveFolder(folder)):
                     _note(self._left_at(home), (folder,))
 
 
@@ -261,13 +234,13 @@ class Membership:
         self.folders.make(folders)
         if self.folders.are_at((node.home for node in nodes), folders):
             return
-        for node in (yield self._asked(nodes, Make(folders))):
+        for node in (yield self._asked(nodes, wire.MakeFolder.of(folders))):
             self.folders.made_at(node.home, folders)
 
     def remove(self, folders: tuple[str, ...], nodes: Collection[Node]) -> Steps:
         """Folders are wanted no more; a node that does not answer is told when it does."""
         self.folders.remove(folders, [node.home for node in nodes])
-        answered = yield self._asked(nodes, Remove(folders))
+        answered = yield self._asked(nodes, wire.RemoveFolder.of(folders))
         self.folders.removed_at([node.home for node in answered], folders)
 
     def missing(self, nodes: Iterable[Node]) -> Iterator[Steps]:
@@ -284,9 +257,9 @@ class Membership:
             except StopIteration:
                 return
 
-    def end(self, nodes: Iterable[Node]) -> Ask:
+    def end(self, session: str, nodes: Iterable[Node]) -> Ask:
         """The session ends."""
-        return self._asked(nodes, End())
+        return self._asked(nodes, wire.EndSession(session))
 
 
 def spread_over_hosts(nodes: Sequence[StoreLocation]) -> tuple[str, ...]:
@@ -339,7 +312,7 @@ class Members(ABC):
         """Whether a node's host says that its process has ended."""
 
     @abstractmethod
-    def change_own(self, request: Make | Remove | RemoveFile) -> None:
+    def change_own(self, request: Change) -> None:
         """Do to the session's own files what nodes are asked for."""
 
     @abstractmethod
@@ -399,17 +372,17 @@ class Members(ABC):
         return f"{self.store_name}/{name}"
 
     def make_folder(self, *folders: str) -> None:
-        self.change_own(Make(folders))
+        self.change_own(wire.MakeFolder.of(folders))
         self._run(self.membership.make(folders, self.told()))
 
     def remove_folder(self, *folders: str) -> None:
-        self.change_own(Remove(folders))
+        self.change_own(wire.RemoveFolder.of(folders))
         with contextlib.suppress(ResourceError, ClusterError):
             self._run(self.membership.remove(folders, self.told()))
 
     def leave_folder(self, folder: str) -> None:
         """Have a folder no longer, which stays on the nodes."""
-        self.change_own(Remove((folder,)))
+        self.change_own(wire.RemoveFolder(folder))
         self.membership.folders.leave(folder)
 
     def make_missing_folders(self) -> None:
@@ -449,22 +422,22 @@ class Members(ABC):
             return False
         folder, taker = file.rpartition("/")[0], nodes[target]
         with contextlib.suppress(ResourceError):
-            if self.ask(Ask((taker,), Make((folder,)))):
+            if self.ask(Ask((taker,), wire.MakeFolder(folder))):
                 return self.transfer(file, nodes[source], taker)
         return False
 
     def remove_copy(self, file: str, node: str) -> None:
         if node == self.store_name:
-            self.change_own(RemoveFile(file))
+            self.change_own(wire.RemoveFile(file))
         for live in self.told():
             if live.name == node:
                 with contextlib.suppress(ResourceError):  # it is in the way, but does no harm
-                    self.ask(Ask((live,), RemoveFile(file)))
+                    self.ask(Ask((live,), wire.RemoveFile(file)))
 
     def drain(self, node: str) -> None:
         nodes = [live for live in self.told() if live.name == node]
         if not nodes:
             names = ", ".join(self.nodes)
             raise OptionError(f"There is no node {node!r} to drain; the nodes are {names}.")
-        if not self.ask(Ask((nodes[0],), Drain())):
+        if not self.ask(Ask((nodes[0],), wire.DrainNode())):
             raise ClusterError(f"Node {node} does not answer.")

@@ -164,7 +164,7 @@ def _schedulers(heads: Sequence[str], welcomes: Mapping[str, Welcome]) -> tuple[
         if head not in welcomes or scheduler in welcomes[head].schedulers:
             schedulers[scheduler] = None
     for welcome in welcomes.values():
-        schedulers.update((Address(each), None) for each in welcome.schedulers)
+        schedulers.update((Address(scheduler), None) for scheduler in welcome.schedulers)
     return tuple(schedulers)
 
 

@@ -40,7 +40,7 @@ from minishark.cluster.jobs.keeper import JobKeeper
 from minishark.cluster.machine import live_process, memory_of, node_meter
 from minishark.cluster.outputs import FOLDER, HeldOutputs, HomeIndex, answered
 from minishark.cluster.remote_files import RemoteFiles
-from minishark.cluster.service import Service
+from minishark.cluster.service import Service, change_files
 from minishark.cluster.shared.keeper import TablesKeeper, WantedFiles
 from minishark.events.kinds import NodeUsage, SessionUsage
 from minishark.worker.memory import NodeMemory
@@ -170,17 +170,10 @@ class NodeService(Service):
             case wire.EndSession(session):
                 self._remove_session(str(self.path(session)))
                 return wire.Done()
-            case wire.MakeFolder(folder, more):
-                for name in (folder, *more):
-                    self._paths.make(str(self.path(name)), (self._store_name,))
-                return wire.Done()
-            case wire.RemoveFolder(folder, more):
-                for name in (folder, *more):
-                    self._paths.remove(str(self.path(name)), (self._store_name,))
-                return wire.Done()
-            case wire.RemoveFile(file):
-                for root in self._roots:
-                    (root / self.path(file)).unlink(missing_ok=True)
+            case wire.MakeFolder() | wire.RemoveFolder() | wire.RemoveFile():
+                for path in request.paths:
+                    self.path(path)  # it is inside
+                change_files(self._paths, self._store_name, request)
                 return wire.Done()
             case wire.RemoveCopies(files):
                 self._remove_copies([*map(self.path, files)])

@@ -24,17 +24,18 @@ import contextlib
 import hashlib
 import heapq
 import os
-import queue
-import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from minishark.cluster import wire
+from minishark.cluster.background import Background
 from minishark.cluster.connections import Connections
 from minishark.errors import ClusterError
-from minishark.worker.protocol import KeptOutput, StoreLocation
+from minishark.events.figures import TaskFigures
+from minishark.worker.protocol import KeptOutput, StoreLocation, TaskOutcome
 from minishark.worker.storage import folder_bytes
 
 FOLDER = "outputs"
@@ -53,9 +54,9 @@ _TABLES_SHARE = 0.75
 
 _LOOK_S = 2.0
 _CALL_S = 1.0
-_QUEUED_MAX = 10_000
 _CLOSE_S = 2.0
 _HOMES = 2
+_SLOTS = "slots"  # what homes know the number of slots by; no output has such a name
 
 
 def homes_of(name: str, nodes: Iterable[str], count: int) -> list[str]:
@@ -220,11 +221,7 @@ class SharedOutputs:
         self._session = session
         self._connections = connections
         self._nodes = nodes
-        self._queued: queue.Queue[dict[str, KeptOutput] | tuple[str, ...] | None] = queue.Queue(
-            _QUEUED_MAX
-        )
-        self._thread = threading.Thread(target=self._send, name="minishark-outputs", daemon=True)
-        self._thread.start()
+        self._background = Background(self._send, "minishark-outputs")
 
     def find(self, names: Sequence[str]) -> dict[str, KeptOutput]:
         """Those of the outputs that homes know."""
@@ -265,25 +262,37 @@ class SharedOutputs:
         return frozenset((*inline, *(names[file] for file in there if file in names)))
 
     def keep(self, outputs: Mapping[str, KeptOutput]) -> None:
-        """Let others find outputs; does not wait."""
-        with contextlib.suppress(queue.Full):  # others will miss them
-            self._queued.put_nowait(dict(outputs))
+        """Let others find outputs, or miss them; does not wait."""
+        self._background.put(dict(outputs))
+
+    def slots(self, there: int) -> int:
+        """For how many slots to plan: as many as before, unless more are there, or less than half.
+
+        Plans for other numbers have outputs of other names, so that the death of one node would
+        cost the outputs of all.
+        """
+        known = self.find([_SLOTS]).get(_SLOTS)
+        before = 0 if known is None else int(known.outcome.inline or b"0")
+        slots = before if there <= before <= 2 * there else there
+        data = str(slots).encode()
+        outcome = TaskOutcome(figures=TaskFigures(bytes=len(data)), inline=data)
+        self.keep(
+            {_SLOTS: KeptOutput(outcome=outcome, node="", identity=_SLOTS, made_s=time.time())}
+        )
+        return slots
 
     def release(self, outputs: Iterable[KeptOutput]) -> None:
-        """Outputs were read; does not wait."""
+        """Outputs were read; does not wait. They are free with the session's end, too."""
         files = {(output.node, output.outcome.file) for output in outputs if output.outcome.file}
         by_node: dict[str, list[str]] = {}
         for node, file in files:
             by_node.setdefault(node, []).append(file or "")
         for node, some in by_node.items():
-            with contextlib.suppress(queue.Full):  # they are free with the session's end
-                self._queued.put_nowait((node, *some))
+            self._background.put((node, *some))
 
     def close(self) -> None:
         """Send what is queued, if that does not take long."""
-        with contextlib.suppress(queue.Full):
-            self._queued.put(None, timeout=_CLOSE_S)
-        self._thread.join(_CLOSE_S)
+        self._background.close(_CLOSE_S)
 
     def _by_home(self, names: Iterable[str], count: int) -> dict[str, tuple[str, ...]]:
         services = {node.name: node.service for node in self._nodes()}
@@ -302,30 +311,15 @@ class SharedOutputs:
         except ClusterError:  # the session is being stopped
             return {}
 
-    def _send(self) -> None:
-        """Tell nodes what is queued, as much of it at once as there is."""
-        is_open = True
-        while is_open:
-            kept: dict[str, KeptOutput] = {}
-            released: dict[str, list[str]] = {}
-            item = self._queued.get()
-            while True:
-                if item is None:
-                    is_open = False
-                elif isinstance(item, dict):
-                    kept.update(item)
-                else:
-                    released.setdefault(item[0], []).extend(item[1:])
-                try:
-                    item = self._queued.get_nowait()
-                except queue.Empty:
-                    break
-            self._tell(kept, released)
-
-    def _tell(
-        self, kept: Mapping[str, KeptOutput], released: Mapping[str, Collection[str]]
-    ) -> None:
+    def _send(self, items: Sequence[dict[str, KeptOutput] | tuple[str, ...]]) -> None:
         """Tell nodes of outputs that exist, and of files by node that were read."""
+        kept: dict[str, KeptOutput] = {}
+        released: dict[str, list[str]] = {}
+        for item in items:
+            if isinstance(item, dict):
+                kept.update(item)
+            else:
+                released.setdefault(item[0], []).extend(item[1:])
         self._ask(
             {
                 home: wire.KeepOutputs({name: kept[name] for name in names})

@@ -77,6 +77,20 @@ class _Spread:
     copies: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=_COPIES_MAX))
 
 
+def change_files(
+    paths: StorePaths, node: str, request: wire.MakeFolder | wire.RemoveFolder | wire.RemoveFile
+) -> None:
+    """Make or remove folders, or remove a file, in the storage of a node or session."""
+    for path in request.paths:
+        match request:
+            case wire.MakeFolder():
+                paths.make(path, (node,))
+            case wire.RemoveFolder():
+                paths.remove(path, (node,))
+            case wire.RemoveFile():
+                paths.remove_file(path, node)
+
+
 class Service:
     """Serves the files of one store."""
 

@@ -8,9 +8,12 @@ arrays; fields are only ever appended.
 
 from __future__ import annotations
 
+import getpass
+import os
 import platform
+from collections.abc import Sequence
 from importlib.metadata import version
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import msgspec
 
@@ -53,24 +56,39 @@ class EndSession(Message, frozen=True):
     session: str
 
 
-class MakeFolder(Message, frozen=True):
+class _Folders(Message, frozen=True):
+    folder: str
+    more: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, folders: Sequence[str]) -> Self:
+        """About one folder or several."""
+        first, *more = folders
+        return cls(first, tuple(more))
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Of all of them, in a node's storage."""
+        return (self.folder, *self.more)
+
+
+class MakeFolder(_Folders, frozen=True):
     """Create folders of a session."""
 
-    folder: str
-    more: tuple[str, ...] = ()
 
-
-class RemoveFolder(Message, frozen=True):
+class RemoveFolder(_Folders, frozen=True):
     """Remove folders of a session."""
-
-    folder: str
-    more: tuple[str, ...] = ()
 
 
 class RemoveFile(Message, frozen=True):
-    """Delete a replica that was moved to another node."""
+    """Remove a file: a replica that was moved to another node."""
 
     file: str
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Its only one."""
+        return (self.file,)
 
 
 class Announce(Message, frozen=True):
@@ -462,6 +480,14 @@ def own_versions() -> dict[str, str]:
 def own_release() -> str:
     """The same in words, by which schedulers tell nodes and sessions of other versions."""
     return ", ".join(f"{name} {number}" for name, number in own_versions().items())
+
+
+def own_user() -> str:
+    """The user of this process by name, or by number where that has none, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the former before Python 3.13
+        return str(os.getuid())
 
 
 def versions_differ(theirs: dict[str, str], ours: dict[str, str]) -> str | None:

@@ -865,7 +865,7 @@ _FRACTION = re.compile(r"\s*(double|float|real|decimal|numeric)\b", re.IGNORECAS
 _BOOLEAN = re.compile(r"\s*(boolean|bool)\s*$", re.IGNORECASE)
 # The types to which PySpark casts otherwise than SQL does here.
 _SPARKS_OWN = re.compile(
-    "|".join(each.pattern for each in (_WHOLE, _FRACTION, _BOOLEAN)), re.IGNORECASE
+    "|".join(pattern.pattern for pattern in (_WHOLE, _FRACTION, _BOOLEAN)), re.IGNORECASE
 )
 
 

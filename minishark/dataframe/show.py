@@ -12,6 +12,7 @@ import pyarrow as pa
 from rich.cells import cell_len, set_cell_size
 
 from minishark.compiler.sql.connection import ConnectionUse
+from minishark.sources.arrow_types import readable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -210,7 +211,7 @@ def _queried(table: pa.Table, query: str) -> Iterator[tuple[str, ...]]:
         zones = [f.type.tz for f in table.schema if pa.types.is_timestamp(f.type) and f.type.tz]
         if zones:
             connection.execute(f"SET TimeZone = '{zones[0]}'")
-        connection.register("answer", table)
+        connection.register("answer", readable(table))
         answer = connection.execute(query)
         while rows := answer.fetchmany(_FETCHED_ROWS):
             yield from rows

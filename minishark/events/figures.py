@@ -132,8 +132,8 @@ class Figure:
 
 
 FIGURES: dict[str, Figure] = {
-    each.name: each
-    for each in (
+    figure.name: figure
+    for figure in (
         Figure(
             name="rows",
             label="rows",
@@ -230,9 +230,9 @@ def totals(tasks: Iterable[TaskFigures]) -> TaskFigures:
     all_tasks = tuple(tasks)
     sums: dict[str, Any] = {}
     for name in names_of(Sums.TOTAL):
-        sums[name] = sum([getattr(each, name) for each in all_tasks])
+        sums[name] = sum([getattr(task, name) for task in all_tasks])
     for name in names_of(Sums.BY_KEY):
-        sums[name] = _summed([getattr(each, name) for each in all_tasks])
+        sums[name] = _summed([getattr(task, name) for task in all_tasks])
     return TaskFigures(**sums)
 
 

@@ -103,7 +103,7 @@ class StageRecord:
     def totals(self) -> TaskFigures:
         """The sums over its completed tasks."""
         if self._totals is None:
-            self._totals = totals((*self._beyond, *(each.figures for each in self.ended.values())))
+            self._totals = totals((*self._beyond, *(task.figures for task in self.ended.values())))
         return self._totals
 
     @property
@@ -129,7 +129,7 @@ class StageRecord:
     @property
     def skew(self) -> float | None:
         """How unevenly its rows are spread, as `figures.skew` says it."""
-        return skew([each.figures.rows for each in self.ended.values()])
+        return skew([task.figures.rows for task in self.ended.values()])
 
     @property
     def bytes(self) -> int:
@@ -159,12 +159,12 @@ class StageRecord:
     @property
     def constrained_tasks(self) -> int:
         """Tasks that read table partitions, and so prefer nodes."""
-        return sum(each.figures.local is not None for each in self.ended.values())
+        return sum(task.figures.local is not None for task in self.ended.values())
 
     @property
     def local_tasks(self) -> int:
         """Constrained tasks that ran on a preferred node."""
-        return sum(each.figures.local is True for each in self.ended.values())
+        return sum(task.figures.local is True for task in self.ended.values())
 
     @property
     def skipped_tasks(self) -> int:
@@ -174,7 +174,7 @@ class StageRecord:
     @property
     def retries(self) -> int:
         """Failed attempts of tasks that were repeated."""
-        return sum(each.figures.attempt - 1 for each in self.ended.values())
+        return sum(task.figures.attempt - 1 for task in self.ended.values())
 
     def values(self, name: str) -> list[Any]:
         """A figure of its completed tasks, in order."""

@@ -383,9 +383,9 @@ _in_python = python_functions()
 globals().update(_in_python)
 # Not what is imported here: users see these at Tab.
 _here = (
-    *(each.__name__ for each in (higher_order, conversions, randomness)),
+    *(module.__name__ for module in (higher_order, conversions, randomness)),
     __name__,
-    *(each.__module__ for each in (conversions.struct, randomness.rand, udf, udtf)),
+    *(function.__module__ for function in (conversions.struct, randomness.rand, udf, udtf)),
 )
 __all__ = [
     _name

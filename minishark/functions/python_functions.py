@@ -213,7 +213,7 @@ _FUNCTIONS = (
     ),
 )  # fmt: skip
 
-PYTHON = by_name([*(each.template for each in _FUNCTIONS), _AES_ENCRYPT])
+PYTHON = by_name([*(function.template for function in _FUNCTIONS), _AES_ENCRYPT])
 
 
 def _generated(

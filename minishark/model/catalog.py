@@ -237,7 +237,7 @@ class Catalog:
 
     def unknown(self, name: str) -> CatalogError:
         names = (table.name.lower() for table in self)
-        present = sorted(each for each in names if not each.startswith("_"))  # kept rows
+        present = sorted(name for name in names if not name.startswith("_"))  # kept rows
         near = difflib.get_close_matches(name.lower(), present, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         listed = ", ".join(present) or "none"
@@ -289,5 +289,5 @@ class CatalogView(Catalog):
     def __iter__(self) -> Iterator[Table]:
         own = {table.name.lower(): table.name for table in super().__iter__()}
         names = {table.name.lower(): table.name for table in self._seen}
-        found = map(self.find, {**names, **own}.values())
-        return iter([table for table in found if table is not None])
+        seen = map(self.find, {**names, **own}.values())
+        return iter([table for table in seen if table is not None])

@@ -30,12 +30,15 @@ import sys
 import sysconfig
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 import cloudpickle
 import pyarrow as pa
+
+from minishark.query.reach import Reach
 
 _BYTES = 16
 _PICKLED_BYTES_MAX = 64 << 20
@@ -67,21 +70,34 @@ class NoDigestError(Exception):
     """A value has no digest; the text says which, and why."""
 
 
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """The digest of a value, in hexadecimal digits, and what it can reach."""
+
+    text: str
+    reach: Reach
+
+
 def digest(value: object) -> str:
     """The digest of a value, in hexadecimal digits.
 
     Raises:
         NoDigestError: it has none.
     """
-    digester = _Digester()
+    return _digest(value).text
+
+
+def _digest(value: object, reach: Reach | None = None) -> Digest:
+    reach = Reach() if reach is None else reach
+    digester = _Digester(reach)
     try:
         digester.add(value)
     except RecursionError:
         raise NoDigestError("a value is nested too deeply") from None
-    return digester.hexdigest()
+    return Digest(digester.hexdigest(), reach)
 
 
-def pickled_digest(pickled: bytes) -> str | NoDigestError:
+def pickled_digest(pickled: bytes) -> Digest | NoDigestError:
     """The digest of what was pickled, which is what executors call; or why there is none.
 
     It is another one when what is pickled by name only, such as a user's module, has changed.
@@ -89,7 +105,7 @@ def pickled_digest(pickled: bytes) -> str | NoDigestError:
     if len(pickled) > _PICKLED_BYTES_MAX:
         return NoDigestError("it carries more than 64 MiB of data along")
     try:
-        return digest(cloudpickle.loads(pickled))
+        return _digest(cloudpickle.loads(pickled))
     except NoDigestError as error:
         return error
     except Exception as error:  # noqa: BLE001 - unpickling and reducing run the user's code
@@ -103,7 +119,8 @@ class _Digester:
     sequences of values look the same.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
         self._hash = hashlib.blake2b(digest_size=_BYTES)
         self._met: dict[int, int] = {}  # the numbers of values that may occur again, by their ids
         self._kept: list[object] = []  # they stay, so that no other gets their ids
@@ -164,7 +181,8 @@ class _Digester:
             self.add(value)
 
     def _set(self, values: Any) -> None:
-        self._put(type(values).__name__, "".join(sorted(map(digest, values))).encode())
+        digests = sorted(_digest(value, self._reach).text for value in values)
+        self._put(type(values).__name__, "".join(digests).encode())
 
     def _buffer(self, value: Any) -> None:
         self._put("buffer", memoryview(value).cast("B"))  # type: ignore[arg-type]
@@ -202,6 +220,7 @@ class _Digester:
             names.update(dict.fromkeys(code.co_names))
             for module in _imports(code, variables):
                 self._module(module)
+        self._reach.add_names(names)
         for name in names:
             if name in _REFLECTIVE:
                 raise NoDigestError(f"{function.__qualname__} calls {name}")
@@ -233,7 +252,7 @@ class _Digester:
         if owner is not None and not isinstance(owner, types.ModuleType):
             self.add(owner)
         elif function.__module__ is not None:
-            self._module(function.__module__)
+            self._module(function.__module__, function.__qualname__)
 
     def _wrapped(self, member: Any) -> None:
         """A static or class method."""
@@ -256,7 +275,7 @@ class _Digester:
         if value is not thing:
             return False
         self._put("named", f"{name}.{path}".encode())
-        self._module(name)
+        self._module(name, path)
         return True
 
     def _class(self, class_: Any) -> None:
@@ -275,7 +294,8 @@ class _Digester:
     def _a_module(self, module: Any) -> None:
         self._module(module.__name__)
 
-    def _module(self, name: str) -> None:
+    def _module(self, name: str, member: str = "") -> None:
+        self._reach.add_module(name, member)
         package = _package(name)
         if package is not None:
             self._put("package", f"{name} of {package}".encode())
@@ -294,7 +314,7 @@ class _Digester:
         if not isinstance(module, str) or _package(module) is None:
             raise NoDigestError(f"{what} has no digest")
         self._put("named", f"{module}.{name}".encode())
-        self._module(module)
+        self._module(module, name)
 
     def _instance(self, value: Any) -> None:
         """Add an instance by what it is pickled as."""
@@ -312,8 +332,8 @@ class _Digester:
         function, arguments, *rest = reduced
         self.add(function)
         self._tuple(arguments)
-        for each in rest:  # its state, and iterators over items and over pairs
-            self.add(list(each) if isinstance(each, Iterator) else each)
+        for part in rest:  # its state, and iterators over items and over pairs
+            self.add(list(part) if isinstance(part, Iterator) else part)
 
     _ADDERS: ClassVar[dict[type, Callable[[_Digester, Any], None]]] = {
         list: _list,
@@ -448,9 +468,9 @@ def _sources(name: str) -> list[str]:
         except (OSError, TypeError) as error:
             raise NoDigestError(f"module {name} has no source") from error
         digests[name] = f"{name} {hashlib.blake2b(data, digest_size=_BYTES).hexdigest()}\n"
-        waiting += [each for each in _related(module, data) if _package(each) is None]
+        waiting += [imported for imported in _related(module, data) if _package(imported) is None]
         waiting += [parent] if (parent := name.rpartition(".")[0]) else []
-    return [digests[each] for each in sorted(digests)]
+    return [digests[name] for name in sorted(digests)]
 
 
 def _related(module: types.ModuleType, source: bytes) -> Iterator[str]:
@@ -463,4 +483,4 @@ def _related(module: types.ModuleType, source: bytes) -> Iterator[str]:
             name = importlib.util.resolve_name("." * node.level + (node.module or ""), parent)
             yield name
             names = (f"{name}.{alias.name}" for alias in node.names)
-            yield from (each for each in names if each in sys.modules)
+            yield from (imported for imported in names if imported in sys.modules)

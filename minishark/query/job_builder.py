@@ -260,7 +260,7 @@ class JobBuilder:
             share = stage.share(item, index)
             outputs = outputs[slice(*share.tasks)] if share.tasks else outputs
             buckets = range(share.first, share.last)
-        return [each.outcome for each in outputs], [each.node for each in outputs], buckets
+        return [output.outcome for output in outputs], [output.node for output in outputs], buckets
 
 
 def function_bytes(schema: Schema, rows: float, read_bytes: float) -> int:

@@ -25,8 +25,8 @@ class Limits:
         """DuckDB's settings for tasks that run in so many slots at a time."""
         if self.query_disk_bytes is None:
             return ()
-        each = self.query_disk_bytes // max(1, slots)
-        return (f"SET max_temp_directory_size = '{each}B'",)
+        slot_bytes = self.query_disk_bytes // max(1, slots)
+        return (f"SET max_temp_directory_size = '{slot_bytes}B'",)
 
 
 @dataclass(slots=True)

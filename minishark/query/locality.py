@@ -18,12 +18,6 @@ Holding = tuple[Sequence[str], float]
 """A part of a task's input: the nodes that store it, and its size in bytes."""
 
 
-def replica_locations(nodes: Sequence[str], partition: int, replicas: int) -> tuple[str, ...]:
-    # They follow each other, from one that depends only on the partition's number. So partitions of
-    # the same number are on the same nodes, and joins of tables partitioned alike are local.
-    return tuple(nodes[(partition + i) % len(nodes)] for i in range(min(replicas, len(nodes))))
-
-
 def hosts_of(nodes: Sequence[str], stores: Sequence[StoreLocation]) -> Mapping[str, str]:
     names = frozenset(nodes)
     hosts = {peer.name: peer.host for peer in stores if peer.name in names}

@@ -18,6 +18,7 @@ answer, a superfluous one makes an output be computed again. Where something can
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import re
 import sys
@@ -29,11 +30,12 @@ from pathlib import Path
 
 from msgspec import structs
 
+from minishark.cluster.jobs.records import RESULT_VARIABLE
 from minishark.cluster.wire import own_versions
 from minishark.compiler.hints import FragmentHints
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput, TableInput
 from minishark.model.catalog import Partition, Table
-from minishark.query.digests import NoDigestError, digest, pickled_digest
+from minishark.query.digests import Digest, NoDigestError, digest, pickled_digest
 from minishark.query.inputs import read_partitions
 from minishark.sources.filesystems import FROM_ENVIRONMENT, StoredFile, local_version
 from minishark.worker.protocol import OutputKind, ScalarFunction, StageTask, encode
@@ -94,14 +96,15 @@ def fragment_name(task: StageTask) -> str:
         raise NoNameError("it runs as a whole statement")
     texts = " ".join((task.sql, *(cte.sql for cte in task.hints.ctes))).lower()
     called = [scalar for scalar in task.scalars if _calls(texts, scalar)]
-    functions = [_function_name(scalar.name, scalar.pickled) for scalar in called]
+    functions = [_function_digest(scalar.name, scalar.pickled) for scalar in called]
     for scalar in called:
         if scalar.volatile:
             raise NoNameError(f"{scalar.name} is not deterministic")
     if task.function is not None:
         if not task.function.only_returns:
             raise NoNameError(f"{task.function.label} is called for what else it does")
-        functions.append(_function_name(task.function.label, task.function.pickled))
+        functions.append(_function_digest(task.function.label, task.function.pickled))
+    opens_files = any(function.reach.opens_files for function in functions)
     blank = structs.replace(
         task,
         folder="",
@@ -113,12 +116,24 @@ def fragment_name(task: StageTask) -> str:
         threads=1,
         profiled=False,
         access=FROM_ENVIRONMENT,  # sources say who may read what when they are resolved
-        working_folder=task.working_folder if functions else "",
+        working_folder=_folder_name(task.working_folder) if opens_files else "",
         hints=_without_sizes(task.hints),
         scalars=tuple(structs.replace(scalar, pickled=b"") for scalar in called),
         function=task.function and structs.replace(task.function, pickled=b""),
     )
-    return named("fragment", _versions(), encode(blank), *functions)
+    return named("fragment", _versions(), encode(blank), *(each.text for each in functions))
+
+
+def _folder_name(folder: str) -> str:
+    """What a working folder is called: that of a submitted program is another one on each node.
+
+    It begins with the same files there, and what the program adds it adds when it starts again.
+    """
+    result = os.environ.get(RESULT_VARIABLE)
+    of_job = Path(result).parent.resolve() if result else None
+    if of_job is None or not Path(folder).is_relative_to(of_job):
+        return folder
+    return f"job {of_job.name} {Path(folder).relative_to(of_job)}"
 
 
 def _without_sizes(hints: FragmentHints) -> FragmentHints:
@@ -136,11 +151,34 @@ def _calls(texts: str, function: ScalarFunction) -> bool:
     return re.search(rf"(?<!\w){re.escape(function.name)}(?!\w)", texts) is not None
 
 
-def _function_name(label: str, pickled: bytes) -> str:
+def _function_digest(label: str, pickled: bytes) -> Digest:
     digest = pickled_digest(pickled)
     if isinstance(digest, NoDigestError):
         raise NoNameError(f"the function {label or 'of rows'} can't be named: {digest}")
     return digest
+
+
+def call_name(label: str, pickled: bytes, working_folder: str) -> str:
+    """What the names of calls of a function have in common.
+
+    Raises:
+        NoNameError: it is not clear what it does.
+    """
+    function = _function_digest(label, pickled)
+    # Also if it opens no files itself: its arguments may be functions that do.
+    return named("call", _versions(), function.text, _folder_name(working_folder))
+
+
+def arguments_name(label: str, arguments: object) -> str:
+    """What tells calls of a function apart.
+
+    Raises:
+        NoNameError: it is not clear what the arguments are.
+    """
+    try:
+        return digest(arguments)
+    except NoDigestError as error:
+        raise NoNameError(f"an argument of {label} can't be named: {error}") from error
 
 
 # What it is done with
@@ -186,19 +224,20 @@ class Leaves:
         return named("source", read.name, *files)
 
 
-def load_name(reads: Sequence[bytes], *layout: str) -> str | None:
-    """The name of a table that is loaded from parts of a source; None if it has none.
+def load_name(reads: Sequence[bytes], *layout: str, rows: str = "") -> str | None:
+    """The name of a table that is loaded from parts of a source or from rows; None if it has none.
 
     Args:
         reads: the parts, in order.
         layout: all else that decides the rows of its partitions.
+        rows: a digest of the rows, where they are those of a program.
     """
     leaves = Leaves("")
     try:
         parts = [leaves.source("it", read) for read in reads]
     except NoNameError:
         return None
-    return named("load", _versions(), *layout, "of", *parts)
+    return named("load", _versions(), *layout, "of", *parts, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +368,7 @@ class OutputNames:
             # In a fragment that is none of a user's, inputs have names of their own.
             table = self.tables[item.table.lower()]
             read = read_partitions(item, {item.name: table}, stage.partitions_of(task))
-            return [item.name, "table", *(self._partition(table, each) for each in read)]
+            return [item.name, "table", *(self._partition(table, number) for number in read)]
         tasks = range(self.stages[item.stage].tasks)
         if item.mode is ReadMode.OWN:
             return [item.name, "own", self._identity(item.stage, task)]

@@ -132,7 +132,7 @@ class QueryObserver:
                 stage=stage,
                 tasks=tasks,
                 does=does,
-                reads=tuple(each for each in stages if each == stage - 1),
+                reads=tuple(earlier for earlier in stages if earlier == stage - 1),
             )
             for stage, (does, tasks) in stages.items()
         )

@@ -173,7 +173,7 @@ def _kept(
     stage: Stage, nodes: Sequence[PhysicalPlan], figures: Sequence[OperatorFigures]
 ) -> list[OperatorFigures]:
     """Pass rows on through operators that neither add nor drop any."""
-    by_node = {id(node): each for node, each in zip(nodes, figures, strict=True)}
+    by_node = {id(node): figure for node, figure in zip(nodes, figures, strict=True)}
     for downwards in (True, False):
         for node in nodes if downwards else reversed(nodes):
             if not isinstance(node.operator, Project | Cte | Window):
@@ -530,7 +530,7 @@ def _kinds(operator: PhysicalOperator) -> frozenset[str]:
 def _is_dictionary(node: Profiled, texts: AbstractSet[str]) -> bool:
     """Whether it is the row of a dictionary of some texts, or of several dictionaries."""
     if node.kind in (*_UNGROUPED, "PROJECTION", "CROSS_PRODUCT") and node.inputs:
-        return all(_is_dictionary(each, texts) for each in node.inputs)
+        return all(_is_dictionary(given, texts) for given in node.inputs)
     return node.kind == "TABLE_SCAN" and node.read_rows == 1 and texts >= {*node.columns}
 
 

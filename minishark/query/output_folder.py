@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import queue
 import re
 import secrets
 import threading
@@ -27,6 +26,7 @@ from typing import Protocol
 
 import msgspec
 
+from minishark.cluster.background import Background
 from minishark.cluster.outputs import SharedOutputs
 from minishark.errors import DataError, MinisharkError
 from minishark.sources.filesystems import (
@@ -54,7 +54,6 @@ _is_entry = re.compile(r"[0-9a-f]{32}\.output").fullmatch
 _is_draft = re.compile(r"\.[0-9a-f]{32}\.[0-9a-f]{8}\.draft").fullmatch
 _ENTRY_BYTES_MAX = 256 << 20  # more than that of one task is not kept: it is copied in memory
 _READS_AT_ONCE = 16
-_QUEUED_MAX = 10_000
 _CLOSE_S = 30.0
 _LEFT_SHARE = 0.9  # of the limit, after entries were removed
 _LOOK_SHARE = 0.02  # of the limit, after so many new bytes all entries are looked at
@@ -154,8 +153,8 @@ class StoredEntries:
     threads: int = _READS_AT_ONCE
 
     def read(self, name: str) -> bytes | None:
-        found = read_file(f"{self.uri}/{name}{_ENDING}", self.access())
-        return None if found is None else found[0]
+        stored = read_file(f"{self.uri}/{name}{_ENDING}", self.access())
+        return None if stored is None else stored[0]
 
     def write(self, name: str, entry: bytes) -> None:
         write_data(entry, f"{self.uri}/{name}{_ENDING}", self.access())
@@ -244,9 +243,7 @@ class FolderOutputs:
         self._warn = warn
         self._unseen_bytes = limit_bytes  # since all entries were looked at
         self._lock = threading.Lock()
-        self._queued: queue.Queue[dict[str, KeptOutput] | None] = queue.Queue(_QUEUED_MAX)
-        self._thread = threading.Thread(target=self._write, name="minishark-entries", daemon=True)
-        self._thread.start()
+        self._background = Background(self._write, "minishark-entries")
 
     def find(self, names: Sequence[str]) -> dict[str, KeptOutput]:
         """Those of the outputs that the cluster, or else the folder has."""
@@ -256,8 +253,8 @@ class FolderOutputs:
             read = [self._taken(name) for name in left]
         else:
             read = at_once([partial(self._taken, name) for name in left], self._entries.threads)
-        found = zip(left, read, strict=True)
-        return {**outputs, **{name: output for name, output in found if output is not None}}
+        outcomes = zip(left, read, strict=True)
+        return {**outputs, **{name: output for name, output in outcomes if output is not None}}
 
     def _taken(self, name: str) -> KeptOutput | None:
         """An output of the folder, whose file is the session's from now on."""
@@ -300,25 +297,21 @@ class FolderOutputs:
             self._behind.release(outputs)
 
     def keep(self, outputs: Mapping[str, KeptOutput]) -> None:
-        """Write outputs to the folder, and let others find them; does not wait."""
+        """Write outputs to the folder, and let others find them, or miss them; does not wait."""
         if self._behind is not None:
             self._behind.keep(outputs)
-        with contextlib.suppress(queue.Full):  # others will miss them
-            self._queued.put_nowait(dict(outputs))
+        self._background.put(dict(outputs))
 
     def close(self) -> None:
         """Write what is queued, if that does not take long."""
-        until_s = time.monotonic() + _CLOSE_S
-        with contextlib.suppress(queue.Full):
-            self._queued.put(None, timeout=_CLOSE_S)
-        self._thread.join(max(0.0, until_s - time.monotonic()))
+        self._background.close(_CLOSE_S)
         if self._behind is not None:
             self._behind.close()
 
     # On the thread
 
-    def _write(self) -> None:
-        while (outputs := self._queued.get()) is not None:
+    def _write(self, kept: Sequence[Mapping[str, KeptOutput]]) -> None:
+        for outputs in kept:
             for name, output in outputs.items():
                 try:
                     self._write_one(name, output)

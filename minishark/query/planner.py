@@ -133,6 +133,8 @@ class SharedPlanner:
     def slots_now(self) -> PlannerOptions:
         """The options, with the slots that there are now; whoever counts none goes on so."""
         options, slots = self.options, self.cores()
+        if options.reuses:  # a plan for fewer would find nothing that one for all has put out
+            slots = max(slots, options.slots)
         if options.slots in (slots, UNLIMITED) or not slots:
             return options
         return replace(options, slots=slots)

@@ -26,7 +26,7 @@ from minishark.errors import QueryError, UnsupportedError
 from minishark.model.expressions import quote
 from minishark.sources.files import reader_of
 
-_READERS = {
+LOCAL_READERS = {
     "read_parquet": "read_parquet",
     "parquet_scan": "read_parquet",
     "read_csv": "read_csv",
@@ -35,8 +35,10 @@ _READERS = {
     "read_json_auto": "read_json",
     "read_ndjson": "read_json",
     "read_ndjson_auto": "read_json",
-    "read_arrow": "read_arrow",
 }
+"""The functions of DuckDB that read files, and the format of each."""
+
+_READERS = {**LOCAL_READERS, "read_arrow": "read_arrow"}
 _OPTION = re.compile(r"(\w+)\s*:?=\s*(.*)", re.DOTALL)
 _URI = re.compile(r"'([a-z][a-z0-9]*://(?:[^']|'')*)'", re.IGNORECASE)
 
@@ -124,8 +126,8 @@ def _named(tokens: Sequence[Token], at: int, uri: str) -> _Place:
 
 
 def _called(function: str, arguments: Sequence[str]) -> RemoteFiles:
-    patterns = [_uri(each) for each in split_arguments(_bare(arguments[0]))]
-    options = [_OPTION.fullmatch(each) for each in arguments[1:]]
+    patterns = [_uri(argument) for argument in split_arguments(_bare(arguments[0]))]
+    options = [_OPTION.fullmatch(argument) for argument in arguments[1:]]
     if not all(patterns) or None in options:
         raise UnsupportedError(
             f"{function} of an object store takes a URI in quotes, or a list of some, and options "

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 import pyarrow as pa
 from msgspec import structs
 
+from minishark.cluster.replicas import replica_locations
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.model.expressions import Schema
-from minishark.query.locality import replica_locations
 from minishark.worker.protocol import (
     CopyTarget,
     FileSlice,

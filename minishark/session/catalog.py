@@ -211,7 +211,9 @@ class SessionCatalog(CamelCase):
 
     def get_create_table_string(self, name: str) -> str:
         """A statement that makes an empty table of the same columns."""
-        columns = ", ".join(f"{ident(each.name)} {each.type}" for each in self.list_columns(name))
+        columns = ", ".join(
+            f"{ident(column.name)} {column.type}" for column in self.list_columns(name)
+        )
         return f"CREATE TABLE {ident(name)} ({columns})"
 
     # Memory

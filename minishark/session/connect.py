@@ -154,7 +154,7 @@ def connect(
             single_task_rows=single_task_rows,
             task_threads=task_threads,
             disabled=disabled_optimizations,
-            reuses=reuse != "off",
+            reuse=reuse,
         )
         placing = partial(on.placement, placement, probe_ratio)
         reuses = Reuses(reuse, reuse_folder, folder_bytes)
@@ -285,18 +285,22 @@ def planner_options(
     single_task_rows: int,
     task_threads: int | None,
     disabled: Collection[str],
-    reuses: bool = False,
+    reuse: str = "off",
 ) -> PlannerOptions:
-    slots = cluster.most_slots
+    most, slots, cores = cluster.most_slots, cluster.total_slots, cluster.cores
+    outputs = cluster.shared_outputs() if reuse == "cluster" else None
+    if outputs is not None:
+        most = slots = cores = outputs.slots(slots)
+    reuses = reuse != "off"
     if not single_task_rows and "coalesced_tasks" in disabled:
-        eager = PlannerOptions.eager(partitions or slots).without(*disabled)
-        return replace(eager, slots=cluster.cores, reuses=reuses)
+        eager = PlannerOptions.eager(partitions or most).without(*disabled)
+        return replace(eager, slots=cores, reuses=reuses)
     alone = partitions or not single_task_rows
     options = PlannerOptions(
-        partitions=partitions or slots,
+        partitions=partitions or most,
         single_task_rows=single_task_rows,
-        threads=task_threads or (1 if alone else cluster.total_slots),
-        slots=cluster.cores,
+        threads=task_threads or (1 if alone else slots),
+        slots=cores,
         task_bytes=cluster.task_bytes,
         disabled=frozenset(disabled),
         reuses=reuses,

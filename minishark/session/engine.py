@@ -166,6 +166,7 @@ class Engine:
             storage=storage,
             clock=clock,
             sizes=parts.sizes,
+            names_rows=reuse.outlive,
         )
         self.cached = CachedTables(self.tables)
         self.sources = SourceTables(

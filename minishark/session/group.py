@@ -14,6 +14,7 @@ from minishark.cluster.backend import CALLS_FOLDER
 from minishark.events.page.server import PageServer
 from minishark.query.run import working_folder
 from minishark.session.engine import Engine
+from minishark.session.kept_calls import kept_calls
 from minishark.session.page import serve_session, share, show
 from minishark.session.prints import CallPrints
 from minishark.session.watcher import Watcher
@@ -105,6 +106,7 @@ def _calls(engine: Engine) -> Calls:
         events=engine.events,
         on_print=prints.show,
         on_send=prints.wake,
+        kept=kept_calls(engine),
     )
     return Calls(pool, lambda: cluster.total_slots)
 

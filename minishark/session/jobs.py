@@ -134,16 +134,16 @@ class Job:
         """
         state = self._cluster.jobs().wait(self.name, self._uid, timeout)
         if state.status is not Status.DONE:
-            end = self.log()[-2000:].strip()
+            end = self._cluster.jobs().log_tail(state)
             raise JobError(
-                f"The job {self.name!r} is {state.status}. {state.history[-1]}"
+                f"The job {self.name!r} is {state.status}. {state.ending}"
                 + (f" Its log ends with:\n{end}" if end else "")
             )
         if state.result_bytes is None:
             return None
         holders = sorted(state.holders, key=lambda holder: holder.home != state.owner)
         homes = self._cluster.homes()
-        names = tuple(each.name for each in holders if homes.get(each.name) == each.home)
+        names = tuple(holder.name for holder in holders if homes.get(holder.name) == holder.home)
         if not names:
             raise JobError(f"No node that holds the result of {self.name!r} is there any more.")
         return self._cluster.store().read((FileSlice(result_file(self._uid), names),))
@@ -231,7 +231,7 @@ def _text_for_others(engine: Engine, scope: Scope, sql: str) -> str:
             "as shared ones (create_table(..., shared=True)), read files or stores that the nodes "
             "reach, or submit a program that loads the table (session.submit_program)."
         )
-    called = [each for each in engine.planner.functions if each in sql.lower()]
+    called = [function for function in engine.planner.functions if function in sql.lower()]
     if called:
         raise UnsupportedError(
             f"A job can't call this session's Python functions: {', '.join(called)}. Submit a "

@@ -34,6 +34,11 @@ class Reuses:
     folder: str | Path | None = None  # where they stay when the cluster is gone; None for nowhere
     folder_bytes: int | None = None  # how much that may have; None for the default
 
+    @property
+    def outlive(self) -> bool:
+        """Whether other sessions take outputs, too."""
+        return self.by == "cluster" or self.folder is not None
+
 
 NO_REUSE = Reuses()
 

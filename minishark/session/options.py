@@ -72,7 +72,7 @@ class Option:
     def place(self) -> str:
         """The clusters that take it, in words."""
         places = {_NEW: "a new cluster", tuple(Where): "any cluster"}
-        return places.get(self.on) or " or ".join(each.value for each in self.on)
+        return places.get(self.on) or " or ".join(place.value for place in self.on)
 
     @property
     def range(self) -> str:

@@ -488,6 +488,7 @@ class Session(Operations, CamelCase):
         retries: int = 0,
         timeout: float | None = None,
         ordered: bool = True,
+        reuse: bool = False,
     ) -> Results[T]:
         """An iterator over `fn(*items)` for the items of all iterables, run in the cluster.
 
@@ -498,20 +499,24 @@ class Session(Operations, CamelCase):
             fn: a function of as many arguments as there are iterables.
             iterables: of items that can be pickled.
             chunksize: items per call; None for several per slot, or if the number of items is not
-                known, as many as take some milliseconds.
+                known, as many as take some milliseconds; with `reuse`, one.
             prefers: nodes to run on; others only after a while, or if none of these is alive.
             retries: how often a call that raised is tried again.
             timeout: seconds after which a running call is given up, with TaskTimeoutError.
             ordered: whether results come in the order of the items, or else as they are done.
+            reuse: whether to keep what calls return, where the outputs of queries are kept (see
+                `connect`), and to take what the same function has returned for equal items
+                before. It has to be a function of its arguments alone.
 
         Raises:
-            OptionError: the function or an item can't be pickled, or an option is out of range.
+            OptionError: the function or an item can't be pickled, or an option is out of range; or
+                the session keeps no outputs.
 
         Examples:
             >>> list(session.map(pow, [2, 3], [5, 2]))
             [32, 9]
         """
-        options = call_options(prefers, retries, self._call_timeout(timeout))
+        options = call_options(prefers, retries, self._call_timeout(timeout), reuse=reuse)
         return self._calls().map(
             fn, iterables, chunksize=chunksize, options=options, ordered=ordered
         )
@@ -522,6 +527,7 @@ class Session(Operations, CamelCase):
         prefers: str | Sequence[str] = (),
         retries: int = 0,
         timeout: float | None = None,
+        reuse: bool = False,
     ) -> Executor:
         """A `concurrent.futures.Executor` over the cluster; its calls have these options.
 
@@ -529,13 +535,17 @@ class Session(Operations, CamelCase):
             prefers: nodes to run on; others only after a while, or if none of these is alive.
             retries: how often a call that raised is tried again.
             timeout: seconds after which a running call is given up, with TaskTimeoutError.
+            reuse: whether to keep what calls return, as for `map`.
+
+        Raises:
+            OptionError: an option is out of range; or the session keeps no outputs.
 
         Examples:
             >>> with session.executor() as executor:
             ...     executor.submit(pow, 2, 10).result()
             1024
         """
-        options = call_options(prefers, retries, self._call_timeout(timeout))
+        options = call_options(prefers, retries, self._call_timeout(timeout), reuse=reuse)
         return self._calls().executor(options)
 
     def _call_timeout(self, named: float | None) -> float | None:
@@ -883,7 +893,7 @@ class Session(Operations, CamelCase):
             self._runtime.stop(with_engine=False)
             return
         if not self.is_stopped:
-            for other in [each for each in self._group.sessions if each is not self]:
+            for other in [other for other in self._group.sessions if other is not self]:
                 other.stop()
             self._group.stop()
         if self._runtime.stop(with_engine=True):

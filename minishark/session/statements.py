@@ -51,7 +51,8 @@ class Statements:
             if params is not None:
                 statements = [self._filled(statements, params)]
             statements = [
-                kinds.rewritten(each, self.runtime.with_calls(each.sql)) for each in statements
+                kinds.rewritten(statement, self.runtime.with_calls(statement.sql))
+                for statement in statements
             ]
         for statement in statements[:-1]:
             self._statement(self._with_variables(statement))

@@ -7,7 +7,6 @@ once a second, while somebody wants to know: a page, or files of events.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import socket
 import threading
@@ -21,7 +20,7 @@ from msgspec import structs
 from minishark.cluster.jobs.watching import JobsSeen
 from minishark.cluster.running import RunningTasks
 from minishark.cluster.status import node_changes, node_reports
-from minishark.cluster.wire import own_versions
+from minishark.cluster.wire import own_user, own_versions
 from minishark.errors import MinisharkError, QueryCancelledError
 from minishark.events import kinds
 from minishark.events.history import HistoryWriter
@@ -47,7 +46,7 @@ class Watcher:
         self.began = kinds.SessionStarted(
             at=time.time(),
             session=name,
-            user=_user(),
+            user=own_user(),
             host=socket.gethostname(),
             pid=os.getpid(),
             version=own_versions()["minishark"],
@@ -235,10 +234,3 @@ def _table_report(table: Table, now: float, *, is_cached: bool) -> kinds.TableRe
         is_computed=table.is_computed,
         columns=tuple((column.name, str(column.type)) for column in table.schema)[:500],
     )
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container without a name for its user
-        return str(os.getuid())

@@ -1,4 +1,4 @@
-"""What DuckDB calls the types of Arrow, and values of Arrow as its text."""
+"""What DuckDB calls the types of Arrow, rows that it can read, and values of Arrow as its text."""
 
 from __future__ import annotations
 
@@ -94,3 +94,25 @@ def memory_bytes(schema: Schema, rows: int, stored: int) -> int:
 
 def _is_wide(type_: str) -> bool:
     return type_.startswith(("VARCHAR", "BLOB", "STRUCT", "MAP", "JSON")) or type_.endswith("]")
+
+
+def readable(rows: pa.Table) -> pa.Table:
+    """The same rows, without what DuckDB refuses to read: structs in structs of a slice."""
+    nested = [i for i, type_ in enumerate(rows.schema.types) if _is_nested_struct(type_)]
+    for position in nested:
+        chunks = [_from_zero(chunk) for chunk in rows.column(position).chunks]
+        field = rows.schema.field(position)
+        rows = rows.set_column(position, field, pa.chunked_array(chunks, field.type))
+    return rows
+
+
+def _is_nested_struct(type_: pa.DataType) -> bool:
+    return pa.types.is_struct(type_) and any(pa.types.is_struct(field.type) for field in type_)
+
+
+def _from_zero(array: pa.Array) -> pa.Array:
+    """The same values in structs that have no offsets; those of other types are not copied."""
+    if not pa.types.is_struct(array.type):
+        return array
+    fields = [_from_zero(values) for values in array.flatten()]
+    return pa.StructArray.from_arrays(fields, fields=[*array.type], mask=array.is_null())

@@ -199,7 +199,7 @@ class DeltaSnapshot(Snapshot):
     @cached_property
     def _is_read_whole(self) -> bool:
         """Whether deltalake has to read the rows itself."""
-        mapped = any(name != each for name, (each, _) in self._physical.items())
+        mapped = any(name != stored for name, (stored, _) in self._physical.items())
         nested = any(pa.types.is_nested(type_) for type_ in self._types.values())
         return (mapped and nested) or has_reserved_name(self.schema)
 
@@ -282,10 +282,12 @@ class DeltaSnapshot(Snapshot):
     def _column_statistics(self, name: str) -> ColumnStatistics:
         bounds = [self._bounds(file, name) for file in self._files]
         rows = sum(file["num_records"] for file in self._files)
-        nulls = sum(each.nulls or 0 for each in bounds)
-        filled = [each for each in bounds if each.nulls is None or each.nulls < (each.rows or 0)]
-        lows = [each.minimum for each in filled]
-        highs = [each.maximum for each in filled]
+        nulls = sum(bound.nulls or 0 for bound in bounds)
+        filled = [
+            bound for bound in bounds if bound.nulls is None or bound.nulls < (bound.rows or 0)
+        ]
+        lows = [bound.minimum for bound in filled]
+        highs = [bound.maximum for bound in filled]
         type_ = self._types[name]
         is_bounded = bool(filled) and None not in lows and None not in highs
         return ColumnStatistics(
@@ -293,7 +295,7 @@ class DeltaSnapshot(Snapshot):
             distinct=len(set(lows)) if is_bounded and name in self._partitioned else None,
             minimum=text_of(min(lows), type_) if is_bounded else None,
             maximum=text_of(max(highs), type_) if is_bounded else None,
-            without_nulls=all(each.nulls == 0 for each in bounds),
+            without_nulls=all(bound.nulls == 0 for bound in bounds),
         )
 
 

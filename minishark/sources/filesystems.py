@@ -374,7 +374,7 @@ def _replaced(path: str) -> str:
 def _list_local(pattern: str) -> list[StoredFile]:
     path = Path(pattern).absolute()
     if path.is_dir():
-        paths = [str(each) for each in path.rglob("*") if each.is_file()]
+        paths = [str(file) for file in path.rglob("*") if file.is_file()]
     elif path.exists() or not _WILD.search(pattern):
         paths = [str(path)]
     else:
@@ -383,7 +383,7 @@ def _list_local(pattern: str) -> list[StoredFile]:
         with duckdb.connect() as connection:  # what its own readers would read
             rows = connection.execute("SELECT file FROM glob(?)", [str(path)]).fetchall()
         paths = [file for (file,) in rows]
-    return [found for each in paths if (found := _local(each)) is not None]
+    return [found for listed in paths if (found := _local(listed)) is not None]
 
 
 def _local(path: str) -> StoredFile | None:
@@ -580,7 +580,8 @@ def _opened(root: str, kind: str, settings: Mapping[str, str]) -> Any:
         bucket, _, host = place.partition("@")
         config.setdefault("account_name", host.partition(".")[0])
     if kind == "S3Store":
-        config.setdefault("region", os.environ.get("AWS_REGION", _default_region()))
+        default = os.environ.get("AWS_DEFAULT_REGION", "us-east-1")
+        config.setdefault("region", os.environ.get("AWS_REGION", default))
         provider = _profile(config)
         if provider is not None:
             keywords["credential_provider"] = provider
@@ -607,10 +608,6 @@ def _plain(name: str, kind: str) -> str:
     for prefix in _PREFIXES.get(kind, ()):
         plain = plain.removeprefix(prefix)
     return "endpoint" if plain in _ENDPOINTS else plain
-
-
-def _default_region() -> str:
-    return os.environ.get("AWS_DEFAULT_REGION", "us-east-1")
 
 
 def _is_http(config: Mapping[str, str], kind: str) -> bool:

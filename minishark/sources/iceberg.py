@@ -78,7 +78,7 @@ class IcebergSource(Source):
         name: str = "",
     ) -> None:
         library("pyiceberg.table", _EXTRA)
-        if sum(each is not None for each in (snapshot_id, timestamp, ref)) > 1:
+        if sum(given is not None for given in (snapshot_id, timestamp, ref)) > 1:
             raise DataError("Name one of snapshot_id, timestamp and ref.")
         self._table = str(table) if isinstance(table, Path) else table
         self._at = _At(snapshot_id, timestamp, ref)
@@ -397,7 +397,9 @@ class _Pinned:
         if mapping is None:
             return {}
         return {
-            each.field_id: tuple(each.names) for each in mapping.root if each.field_id is not None
+            field.field_id: tuple(field.names)
+            for field in mapping.root
+            if field.field_id is not None
         }
 
     def all_names(self, number: int) -> tuple[str, ...] | None:
@@ -448,7 +450,7 @@ def _pinned(table: Table, at: _At, name: str) -> _Pinned:
         snapshot = table.snapshot_as_of_timestamp(int(at.timestamp.timestamp() * 1000))
     if snapshot is None and at != _At(None, None, None):
         asked = at.ref or at.snapshot_id or at.timestamp
-        newest = ", ".join(str(each.snapshot_id) for each in table.snapshots()[-5:])
+        newest = ", ".join(str(snapshot.snapshot_id) for snapshot in table.snapshots()[-5:])
         refs = ", ".join(table.metadata.refs)
         raise DataError(
             f"The Iceberg table {name} has no snapshot {asked}; its latest are: "
@@ -550,15 +552,17 @@ def _statistics(
 ) -> TableStatistics:
     files = [task.file for task in tasks]
     stored = sum(file.record_count for file in files)
-    deletes = {each.file_path: each.record_count for task in tasks for each in task.delete_files}
+    deletes = {
+        deleted.file_path: deleted.record_count for task in tasks for deleted in task.delete_files
+    }
     rows = max(stored - sum(deletes.values()), 0)
     size = sum(file.file_size_in_bytes for file in files)
     return TableStatistics(
         rows=rows,
         bytes=memory_bytes(columns, rows, size),
         columns=tuple(
-            _column_statistics(files, each.field_id, each.field_type, types[each.field_id])
-            for each in schema.fields
+            _column_statistics(files, field.field_id, field.field_type, types[field.field_id])
+            for field in schema.fields
         ),
     )
 
@@ -581,7 +585,9 @@ def _column_statistics(
     highs = [_bound(file.upper_bounds, number, type_) for file in filled]
     is_bounded = None not in lows and None not in highs
     sizes = [(file.column_sizes or {}).get(number) for file in filled]
-    size = None if None in sizes else sum(each for each in sizes if each is not None)
+    size = (
+        None if None in sizes else sum(size_bytes for size_bytes in sizes if size_bytes is not None)
+    )
     return ColumnStatistics(
         null_fraction=fraction,
         distinct=_distinct(rows - nulls, (min(lows), max(highs)) if is_bounded else None, size),

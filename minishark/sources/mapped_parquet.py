@@ -137,9 +137,9 @@ class MappedParquet(FileSplit):
     def parts(self, pushed: Pushed) -> Sequence[FilePart]:
         """The columns of the data files; all of the delete files."""
         return [
-            each
+            needed
             for part in self.file_parts
-            for each in (_needed(part, pushed), *(WHOLE for _ in part.delete_files))
+            for needed in (_needed(part, pushed), *(WHOLE for _ in part.delete_files))
         ]
 
     def relation(self, paths: Sequence[str]) -> Relation:
@@ -190,7 +190,7 @@ def divided(
         return [MappedParquet(name, (part,), access) for part in parts]
     # Those of one version are mostly those of the next one, too.
     splits = steady_groups(parts, max(_SPLITS_MIN, tasks * _PARTS_PER_TASK) // 2, _key)
-    return [MappedParquet(name, each, access) for each in splits]
+    return [MappedParquet(name, split, access) for split in splits]
 
 
 def _key(part: MappedFile) -> str:
@@ -281,7 +281,7 @@ def _read(part: MappedFile, path: str, deletes: Sequence[str]) -> _Read:
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"Can't read the Parquet file {part.path}: {error}") from error
     needs_ids = any(column.field_id is not None for column in part.columns)
-    if needs_ids and not any(each.stored for each in part.columns) and not stored.have_ids:
+    if needs_ids and not any(column.stored for column in part.columns) and not stored.have_ids:
         raise DataError(
             f"The Parquet file {part.path} has no field ids, and its table no mapping of names; "
             "write the file again with the table's own writer."

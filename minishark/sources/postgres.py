@@ -116,7 +116,7 @@ class PostgresSource(Source):
             rows = relation.rows
             if rows < 0:
                 rows = _estimated_rows(connection, table)
-        statistics = _statistics(table, rows, {name: each for name, *each in estimates})
+        statistics = _statistics(table, rows, {name: estimate for name, *estimate in estimates})
         kept = Moment(self._server, self._hold)
         return PostgresSnapshot(self._server, table, seen, statistics, kept)
 
@@ -285,16 +285,16 @@ def query(
     blocks: _Range,
 ) -> str:
     """The SELECT of one split."""
-    names = {each.name.lower(): each for each in stored}
+    names = {column.name.lower(): column for column in stored}
     translated = [
-        condition(names[each.column.lower()], each)
-        for each in pushed.predicates
-        if each.column.lower() in names
+        condition(names[predicate.column.lower()], predicate)
+        for predicate in pushed.predicates
+        if predicate.column.lower() in names
     ]
-    conditions = [each for each in translated if each is not None]
+    conditions = [text for text in translated if text is not None]
     if blocks.condition:
         conditions.append(blocks.condition)
-    selected = ", ".join(f"{each.read} AS {quote(each.name)}" for each in columns)
+    selected = ", ".join(f"{column.read} AS {quote(column.name)}" for column in columns)
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     limit = f" LIMIT {pushed.limit}" if pushed.limit is not None and not pushed.predicates else ""
     return f"SELECT {selected} FROM {table}{where}{limit}"
@@ -369,7 +369,7 @@ def _statistics(
         # Negative ones are shares of the rows; 0 is unknown.
         count = int(-distinct * rows) if distinct < 0 else int(distinct)
         columns.append(ColumnStatistics(null_fraction=nulls, distinct=count or None))
-    schema = tuple(Column(each.name, each.type) for each in table.columns)
+    schema = tuple(Column(column.name, column.type) for column in table.columns)
     size = memory_bytes(schema, rows, table.relation.bytes)
     return TableStatistics(rows=rows, bytes=size, columns=tuple(columns))
 

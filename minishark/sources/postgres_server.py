@@ -270,4 +270,4 @@ def passwords_in(dsn: str) -> list[str]:
         *(v for k, v in parse_qsl(urlsplit(dsn).query) if k == "password"),
     ]
     passwords += [match[1] for match in re.finditer(r"password\s*=\s*'?((?:[^'\s\\]|\\.)+)", dsn)]
-    return [each for text in passwords if text for each in {text, unquote(text)}]
+    return [form for text in passwords if text for form in {text, unquote(text)}]

@@ -56,7 +56,7 @@ class Storage:
         """
         if not self._by_prefix:
             return FROM_ENVIRONMENT
-        return StoreAccess({prefix: _now(each) for prefix, each in self._by_prefix.items()})
+        return StoreAccess({prefix: _now(options) for prefix, options in self._by_prefix.items()})
 
 
 def _now(settings: StorageOptions) -> dict[str, str]:

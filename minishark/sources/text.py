@@ -410,8 +410,8 @@ class JsonFormat(FileFormat):
         """Whether dates and times are read alike if only the types are told, not their format."""
         told = {**_without_detection(options), "columns": struct_of(own)}
         rows = [
-            f"(FROM {call('read_json', paths, each)} LIMIT {_SAMPLED_ROWS})"
-            for each in (options, told)
+            f"(FROM {call('read_json', paths, given)} LIMIT {_SAMPLED_ROWS})"
+            for given in (options, told)
         ]
         try:
             sql = f"SELECT count(*) FROM ({rows[0]} EXCEPT {rows[1]})"

@@ -36,10 +36,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from minishark.cluster.backend import Files
+from minishark.cluster.replicas import replica_locations
 from minishark.errors import ConflictError, ResourceError
 from minishark.model.catalog import FILE_SHIFT, ROW_NUMBER, Delta, Partition, Table, row_place
 from minishark.query.inputs import lost_partitions, partition_slices
-from minishark.query.locality import replica_locations
 from minishark.worker.dictionaries import dictionary_type, without_dictionaries
 from minishark.worker.outputs import BATCH_ROWS
 from minishark.worker.protocol import FileSlice

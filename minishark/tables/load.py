@@ -22,12 +22,12 @@ from minishark.cluster.backend import (
     task_error,
 )
 from minishark.cluster.job_events import Job, JobEvent, JobFinished, TaskCompleted, TaskFailed
+from minishark.cluster.replicas import replica_locations
 from minishark.compiler.stages.fragment import bucket_column
 from minishark.errors import DataError, TaskFailedError, TasksLostError
 from minishark.model.catalog import Partition
 from minishark.model.expressions import ColumnRef, Schema, quote
 from minishark.query.inputs import partition_slices, stage_slices
-from minishark.query.locality import replica_locations
 from minishark.query.observer import QueryObserver
 from minishark.query.run import Site
 from minishark.query.stage_graph import Read, StageGraph, StageNode, Submission, TaskOutput
@@ -63,6 +63,7 @@ class TableSource:
     schema: Schema
     reads: tuple[bytes, ...] = ()  # pieces that are splits of a source: pickled `SplitRead`s
     slices: tuple[FileSlice, ...] = ()  # pieces that are stored Arrow files
+    digest: str = ""  # of the rows in these files, which says where they are cut; "" for unknown
     rows: tuple[int, ...] = ()  # the number of rows of each slice, if known
     partitions: tuple[FileSlice, ...] = ()  # files with all rows that may become partitions
     merged: tuple[Partition, ...] = ()  # partitions to be stored again, each as one file

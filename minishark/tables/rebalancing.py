@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from minishark.cluster.replicas import lacks_replicas, replica_locations
 from minishark.model.catalog import Table
-from minishark.query.locality import replica_locations
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +129,8 @@ class DrainTracker:
 
 def _lacks_replicas(table: Table, nodes: Sequence[str], draining: Sequence[str]) -> bool:
     """Whether a draining node has a replica that another one should have first."""
-    replicas = min(table.replicas, len(nodes))
     return any(
         any(node in draining for node in partition.locations)
-        and sum(node in nodes for node in partition.locations) < replicas
+        and lacks_replicas(partition.locations, table.replicas, nodes)
         for partition in table.partitions
     )

@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from minishark.cluster.backend import CALLS_FOLDER, Files
+from minishark.cluster.replicas import missing_copies
 from minishark.errors import MinisharkError
 from minishark.model.catalog import Table
 from minishark.query.clock import SYSTEM_CLOCK, Clock, Events, Thread
 from minishark.query.inputs import partition_slices
-from minishark.query.locality import replica_locations
 from minishark.tables.rebalancing import Copy, DrainTracker, moves
 from minishark.worker.protocol import FileSlice
 from minishark.worker.store import InputMissingError, Store
@@ -72,18 +72,13 @@ def copies_needed(
 
     Those that are draining are sources only.
     """
-    goal = min(table.replicas, len(nodes))
-    copies = []
-    for partition in table.partitions:
-        live = [node for node in partition.locations if node in nodes]
-        sources = live or [node for node in partition.locations if node in draining]
-        if not sources:
-            continue  # lost: only loading or computing the table again helps, when a query asks
-        order = replica_locations(nodes, partition.index, len(nodes))
-        targets = [node for node in order if node not in live]
-        lacking = max(0, goal - len(live))
-        copies += [Copy(table, partition.index, sources[0], t) for t in targets[:lacking]]
-    return tuple(copies)
+    return tuple(
+        Copy(table, partition.index, source, target)
+        for partition in table.partitions
+        for source, target in missing_copies(
+            partition.locations, partition.index, table.replicas, nodes, draining
+        )
+    )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -73,6 +73,10 @@ _ROW_NUMBER = ("rowid",)
 _COUNTED_UP = re.compile(r"_\d+$")
 _SETS = ("SET", "RESET", "PRAGMA")
 _SHARED = "schema_name = 'main' AND database_name = 'memory'"
+_LEADS_TO_MAIN = """
+    SELECT current_database() = 'memory' AND count(*) = 0 FROM duckdb_tables()
+    WHERE lower(table_name) = lower($1) AND schema_name IN current_schemas(false)
+        AND (database_name, schema_name) <> ('memory', 'main')"""
 _TEMPORARY = "SELECT lower(table_name) FROM duckdb_tables() WHERE database_name = 'temp'"
 # What must see other tables, or what Arrow does not have.
 _SEES_MORE = ("references", "generated", "collate")
@@ -343,9 +347,7 @@ class ScratchDatabase:
         """Run a statement that changes tables, in a transaction."""
         types = self._types_of_users()
         with self._lock, self._shared.lock, types, self._shows(sql, named_only=True) as names:
-            self._take((target.name,))
-            if mentioned(sql, ("references",)):
-                self._take(mentioned(sql, names))
+            self._take_referenced(sql, (target.name,), names)
             before = self._tables()
             answer = self._answer(sql)
             self._keep_types()
@@ -359,9 +361,8 @@ class ScratchDatabase:
         """Run a statement that changes tables; the number of changed rows, or RETURNING's."""
         name = target.name if target is not None else None
         with self._lock, self._shared.lock, self._shows(sql, named_only=True) as names:
-            taken = self._take((name,) if name is not None else mentioned(sql, names))
-            if mentioned(sql, ("references",)):  # views have no keys; what is referenced stays here
-                taken += self._take(mentioned(sql, names))
+            changed = (name,) if name is not None else mentioned(sql, names)
+            taken = self._take_referenced(sql, changed, names)
             before = self._tables()
             try:
                 noted = self._temporary_noted() if self.temporary else contextlib.nullcontext()
@@ -377,6 +378,14 @@ class ScratchDatabase:
                     self._shared.changed[table] = next(self._shared.numbers)
             self._note_gone(set(before).difference(after))
             return answer
+
+    def _take_referenced(self, sql: str, changed: Iterable[str], names: Iterable[str]) -> list[str]:
+        """Copy tables that a statement changes, and with them those that they refer to.
+
+        Views have no keys, so what is referenced is here, too.
+        """
+        taken = self._take(changed)
+        return taken + self._take(mentioned(sql, names if mentioned(sql, ("references",)) else ()))
 
     def insert(
         self,
@@ -552,6 +561,26 @@ class ScratchDatabase:
             ((here,),) = self._run("SELECT (current_database(), current_schema())")
             self.is_elsewhere = here != ("memory", "main")
             return answer
+
+    def copy_database(self, sql: str, names: Iterable[str]) -> pa.Table:
+        """Run a COPY FROM DATABASE, while these of the cluster's tables are here."""
+        with self._lock, self._shared.lock, self._shows(sql):
+            self._shared.has_definitions = True  # that it may have copied
+            taken = self._take(names)
+            before = self._tables()
+            try:
+                return self._answer(sql)
+            finally:
+                for name in taken:
+                    self._run(f"DROP TABLE {_CLUSTERS}{quote(name)}")
+                for table in set(self._tables()).difference(before):
+                    self._shared.changed[table] = next(self._shared.numbers)
+
+    def leads_to_main(self, name: str) -> bool:
+        """Whether a name without a schema is that of a table in `memory.main`, after USE or SET."""
+        with self._lock:
+            ((leads,),) = self._con.execute(_LEADS_TO_MAIN, [name]).fetchall()
+        return bool(leads)
 
     @contextlib.contextmanager
     def _dependent(self, names: Iterable[str]) -> Iterator[None]:
@@ -967,14 +996,14 @@ class ScratchDatabase:
     @contextlib.contextmanager
     def _at_home(self) -> Iterator[None]:
         """In the schema of the cluster's tables, for statements that do not name it."""
-        (here,) = self._run("SELECT current_database(), current_schema()")
+        ((path,),) = self._run("SELECT current_setting('search_path')")
         if self.is_elsewhere:
             self._run("USE memory.main")
         try:
             yield
         finally:
             if self.is_elsewhere:
-                self._run(f"USE {'.'.join(map(quote, here))}")
+                self._run(f"SET search_path = {quote_text(path)}")
 
     @contextlib.contextmanager
     def _registered(self, rows: pa.Table, name: str = ROWS) -> Iterator[None]:

@@ -8,7 +8,6 @@ catalog has it, if that still has the version before (`commit`).
 
 from __future__ import annotations
 
-import getpass
 import itertools
 import secrets
 import threading
@@ -21,6 +20,7 @@ import msgspec
 from minishark.cluster.backend import CALLS_FOLDER, Files
 from minishark.cluster.shared.client import DoubtfulChangeError, SharedTablesClient
 from minishark.cluster.shared.records import FOLDER, SharedPartition, SharedTable, TableChange
+from minishark.cluster.wire import own_user
 from minishark.errors import ConflictError
 from minishark.model.catalog import Catalog, Table
 from minishark.tables.deltas import replaced_meanwhile, versions
@@ -118,7 +118,11 @@ class SharedTables:
             for name, shared in now.tables.items():
                 old = self._held.get(name)
                 held[name] = old if old and old.shared is shared else _known(shared, old)
-            new = [each.table for name, each in held.items() if each is not self._held.get(name)]
+            new = [
+                version.table
+                for name, version in held.items()
+                if version is not self._held.get(name)
+            ]
             gone = [old.table.name for name, old in self._held.items() if name not in held]
             self._held = held
             self._sent.update((table.folder, None) for table in new)
@@ -225,7 +229,7 @@ class SharedTables:
         at = {**self.files.homes(), **homes}
         return SharedTable(
             name=table.name,
-            owner=getpass.getuser(),
+            owner=own_user(),
             created_s=now,
             changed_s=now,
             rows=table.rows,

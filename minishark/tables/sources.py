@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -103,7 +106,24 @@ def memory_source(
     store_name: str,
     planning: PlanningDatabase,
     pieces: int,
+    *,
+    is_named: bool = False,
 ) -> tuple[TableSource, SourceSize]:
+    """A source of rows of this process, which are written to a file first.
+
+    Args:
+        table: the rows.
+        store: where the file is written.
+        folder: the file's.
+        store_name: the node that has it.
+        planning: reads the types of the columns.
+        pieces: about how many there are to be.
+        is_named: whether others are to know the rows when they see them again.
+
+    Raises:
+        DataError: DuckDB can't read a column.
+        ResourceError: the disk is full.
+    """
     schema = table_schema(table, planning)
     rows = max(1, min(BATCH_ROWS, -(-table.num_rows // pieces)))
     batches = table.combine_chunks().to_batches(rows)
@@ -115,8 +135,18 @@ def memory_source(
             raise ResourceError(disk_full(error)) from error
         raise
     slices = tuple(FileSlice(file, (store_name,), i, i + 1) for i in range(len(batches)))
-    source = TableSource(schema=schema, slices=slices or (FileSlice(file, (store_name,)),))
+    source = TableSource(
+        schema=schema,
+        slices=slices or (FileSlice(file, (store_name,)),),
+        digest=_digest(stored.path) if is_named else "",
+    )
     return source, SourceSize(stored.bytes, stored.rows)
+
+
+def _digest(path: Path) -> str:
+    # Equal rows may be other bytes, such as those under NULLs: then they are not known again.
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, partial(hashlib.blake2b, digest_size=16)).hexdigest()
 
 
 def pieces_source(

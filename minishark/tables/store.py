@@ -29,7 +29,7 @@ _ENUM = re.compile(r"ENUM\('(?:[^']|'')*'(?:, '(?:[^']|'')*')*\)")
 
 
 # Arrow forgets the tag of a UNION that is NULL; the others come back as other types.
-_LOST = re.compile(r"\b(?:ENUM|UNION)\(|\bAGGREGATE_STATE\b")
+_LOST = re.compile(r"\b(?:ENUM|TUPLE|UNION)\(|\b(?:AGGREGATE_STATE|VARIANT)\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

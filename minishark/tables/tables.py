@@ -117,6 +117,7 @@ class Tables:
     client: SharedTablesClient | None = None  # of those that belong to the cluster
     clock: Clock = SYSTEM_CLOCK
     sizes: Sizes = SIZES  # of the files that changes make
+    names_rows: bool = False  # whether sessions that load equal rows are to know that
     # What files of partitions were made from, where that is known: the same in every session.
     contents: dict[str, str] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
@@ -782,6 +783,7 @@ class Tables:
             self.cluster.store_name,
             self.planning,
             pieces,
+            is_named=self.names_rows,
         )
 
     def layout(self, asked: Layout, size: SourceSize) -> TableLayout:
@@ -904,12 +906,11 @@ class Tables:
 
 def _content(source: TableSource, layout: TableLayout) -> str | None:
     """What the partitions of a load are made from; None if that can't be told."""
-    if not source.reads or source.slices:
+    if bool(source.slices) != bool(source.digest) or not (source.reads or source.slices):
         return None
     columns = (part for column in source.schema for part in (column.name, column.type))
-    return load_name(
-        source.reads, str(layout.partitions), *layout.partition_by, "columns", *columns
-    )
+    layout_parts = (str(layout.partitions), *layout.partition_by, "columns", *columns)
+    return load_name(source.reads, *layout_parts, rows=source.digest)
 
 
 def numbered_name(of: str) -> str:

@@ -21,6 +21,7 @@ class CallOptions:
         prefers: nodes to run on; others only after a while, or if none of these is alive.
         retries: how often a call that raised is tried again; lost executors do not count.
         timeout_s: seconds after which a running call is given up; None for no limit.
+        reuse: whether what calls return is kept, and calls that were made before are not repeated.
         group: of which map it is; calls of a group share slots with others as one. Empty for calls
             that are submitted alone: together, those of a session are one group.
     """
@@ -28,6 +29,7 @@ class CallOptions:
     prefers: tuple[str, ...] = ()
     retries: int = 0
     timeout_s: float | None = None
+    reuse: bool = False
     group: str = ""
 
     def __post_init__(self) -> None:
@@ -69,6 +71,7 @@ class Call:
 
     Attributes:
         keeps: what must not be freed before the call is over.
+        name: says what is called with what; empty for a result that is not kept.
         task: its job and number there, once it is sent.
         sent_at: when it was.
         wait_s: seconds after which it may run on nodes that it does not prefer.
@@ -84,6 +87,7 @@ class Call:
     files: tuple[FileSlice, ...]
     retries: int
     keeps: tuple[object, ...] = ()
+    name: str = ""
     nested_in: Nesting | None = None
     task: tuple[Sent, int] | None = None
     sent_at: float = 0.0

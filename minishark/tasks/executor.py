@@ -30,7 +30,9 @@ def submit(
     fn, args, kwargs = wanted
     function = pool.functions.pickled(fn)
     future: Future[T] = Future(pool, function.label, on_done)
-    future.call = call = pool.call(future, function, args, kwargs, options)
+    future.call = call = pool.call(
+        future, function, args, kwargs, options, pool.naming(function, options)
+    )
     if owned is not None:
         owned.add(future)
     try:
@@ -55,13 +57,17 @@ def mapped(
 ) -> Results[T]:
     """`map(fn, *iterables)` in chunks."""
     if len(iterables) == 1:
-        each: Callable[..., Any] = EachOf(fn)
+        call: Callable[..., Any] = EachOf(fn)
         items = iter(iterables[0])
     else:
-        each = EachOfRows(fn)
+        call = EachOfRows(fn)
         items = zip(*iterables, strict=False)
+    if options.reuse and chunksize is None:
+        chunksize = 1  # what is found again must not depend on how long calls take
+    function = pool.functions.pickled(call, name_of(fn))
     plan = MapPlan(
-        function=pool.functions.pickled(each, name_of(fn)),
+        function=function,
+        naming=pool.naming(function, options),
         options=options,
         items=items,
         chunksize=chunksize,

@@ -159,5 +159,10 @@ class Files:
         store = self.store()
         for item in items:
             store.remove(item)
-            with self._lock:
+            self.forget((item,))
+
+    def forget(self, items: Iterable[FileSlice]) -> None:
+        """Nobody will ask for these results any more."""
+        with self._lock:
+            for item in items:
                 self._unread.pop(item.file, None)

@@ -155,7 +155,11 @@ def _global_names(code: types.CodeType) -> tuple[str, ...]:
         for instruction in dis.get_instructions(code)
         if instruction.opname in _GLOBAL
     ]
-    inner = [_global_names(each) for each in code.co_consts if isinstance(each, types.CodeType)]
+    inner = [
+        _global_names(constant)
+        for constant in code.co_consts
+        if isinstance(constant, types.CodeType)
+    ]
     return tuple(dict.fromkeys(itertools.chain(names, *inner)))
 
 

@@ -92,9 +92,10 @@ class SessionInCall:
         retries: int = 0,
         timeout: float | None = None,
         ordered: bool = True,
+        reuse: bool = False,
     ) -> Results[T]:
-        """See `Session.map`."""
-        options = call_options(prefers, retries, timeout)
+        """See `Session.map`; what calls inside of calls return is not kept."""
+        options = call_options(prefers, retries, timeout, reuse=reuse)
         return self._calls().map(
             fn, iterables, chunksize=chunksize, options=options, ordered=ordered
         )
@@ -105,9 +106,10 @@ class SessionInCall:
         prefers: str | Sequence[str] = (),
         retries: int = 0,
         timeout: float | None = None,
+        reuse: bool = False,
     ) -> Executor:
-        """See `Session.executor`."""
-        return self._calls().executor(call_options(prefers, retries, timeout))
+        """See `Session.executor`; what calls inside of calls return is not kept."""
+        return self._calls().executor(call_options(prefers, retries, timeout, reuse=reuse))
 
     def broadcast(self, value: T) -> Broadcast[T]:
         """See `Session.broadcast`."""

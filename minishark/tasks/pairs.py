@@ -49,7 +49,7 @@ class Pairs(Partitioned):
     def flat_map_values(self, fn: Callable[[Any], Iterable[Any]]) -> Self:
         """`(key, element)` for each element of `fn(value)`."""
         check_callable("flat_map_values", fn)
-        return self.flat_map(lambda pair: ((pair[0], each) for each in fn(pair[1])))
+        return self.flat_map(lambda pair: ((pair[0], value) for value in fn(pair[1])))
 
     def sample_by_key(
         self, with_replacement: bool, fractions: Mapping[Any, float], seed: int | None = None

@@ -206,7 +206,7 @@ class Partitioned:
                         pieces[place] += [piece] * bool(piece)
             pool = self._context.pool
             with pool.files.storing() as put:
-                return Partitions(pool, tuple([dump(algebra.Pieces(each), put) for each in pieces]))
+                return Partitions(pool, tuple([dump(algebra.Pieces(held), put) for held in pieces]))
 
         return type(self)(self._context, (Part(Source(count, make)),))
 

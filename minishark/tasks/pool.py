@@ -53,8 +53,10 @@ from minishark.tasks.callbacks import Callbacks
 from minishark.tasks.files import Files
 from minishark.tasks.functions import Function, Functions
 from minishark.tasks.keeping import keeping
+from minishark.tasks.kept import KeptCalls, Naming
 from minishark.tasks.nested_calls import NestedCalls
 from minishark.worker.protocol import (
+    FileSlice,
     ProblemDetail,
     PythonJob,
     PythonOutcome,
@@ -85,6 +87,7 @@ class CallPool:
         events: EventStream | None = None,
         on_print: OnPrint | None = None,
         on_send: Callable[[], None] | None = None,
+        kept: KeptCalls | None = None,
     ) -> None:
         """Run calls on a backend.
 
@@ -96,10 +99,12 @@ class CallPool:
             events: what happens is told to it.
             on_print: takes what calls print; must not block.
             on_send: called when calls are sent; must not block.
+            kept: what earlier calls have returned; None for nothing.
         """
         self._on_print, self._on_send = on_print, on_send
         self._events = events or EventStream(1)
         self.files = files
+        self.kept = kept
         self.functions = Functions(files)
         self.placing = placing
         self._backend = backend
@@ -129,12 +134,14 @@ class CallPool:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         options: CallOptions,
+        naming: Naming | None = None,
     ) -> Call:
         """A call that is ready to be submitted.
 
         Raises:
             OptionError: its arguments can't be pickled.
         """
+        name = "" if naming is None else naming(args, kwargs)
         plain = dump_plain(args, kwargs)
         if plain is not None:
             return Call(
@@ -144,6 +151,7 @@ class CallPool:
                 payload=encode(Value(plain)),
                 files=(),
                 retries=options.retries,
+                name=name,
             )
         with keeping() as kept:
             try:
@@ -159,6 +167,7 @@ class CallPool:
             files=value.files,
             retries=options.retries,
             keeps=tuple(kept),
+            name=name,
         )
 
     def submit(self, calls: Sequence[Call]) -> None:
@@ -173,6 +182,9 @@ class CallPool:
             if nested is None:
                 nested = scope.nested[self] = NestedCalls(self, scope)
             nested.add(calls)
+        calls = self._not_made(calls)
+        if not calls:
+            return
         self.files.make_folder()
         with self._lock:
             if self._closed:
@@ -181,6 +193,22 @@ class CallPool:
             woken, self._flush_due = self._flush_due, True
         if not woken:
             self._call_flush()
+
+    def _not_made(self, calls: Sequence[Call]) -> Sequence[Call]:
+        """The calls that have to be made; receivers of the others are told what came of them."""
+        names = [call.name for call in calls if call.name]
+        if self.kept is None or not names or self._closed:
+            return calls
+        made = self.kept.take(names)
+        left = []
+        for call in calls:
+            if call.name not in made:
+                left.append(call)
+                continue
+            call.is_pending = False
+            if self._over(call):
+                call.receiver.returned(*made[call.name])
+        return left
 
     def _wake(self) -> None:
         """Have the IO thread call `_flush`, if it is not about to."""
@@ -267,6 +295,7 @@ class CallPool:
             stores=placement.stores,
             working_folder=self._working_folder(),
             timeout_s=options.timeout_s,
+            kept=self._kept_folder(options),
         )
         task_s = _UNKNOWN_S if function.call_s is None else function.call_s
         return placement.job(
@@ -281,6 +310,13 @@ class CallPool:
             task_s=min(task_s, _UNKNOWN_S),
             limit_s=options.timeout_s,
         )
+
+    def naming(self, function: Function, options: CallOptions) -> Naming | None:
+        """How calls of a function are named; None if what they return is not kept."""
+        return self.kept.naming(function) if self.kept is not None and options.reuse else None
+
+    def _kept_folder(self, options: CallOptions) -> str:
+        return self.kept.folder if self.kept is not None and options.reuse else ""
 
     # Events, on the IO thread
 
@@ -372,6 +408,8 @@ class CallPool:
             call.retries -= 1
             self.put_back(call)
             return
+        if outcome.value is not None and call.name and self.kept is not None:
+            self.kept.keep(call.name, outcome.value, node, run_s)
         if self._over(call):
             if outcome.value is not None and outcome.value.files:
                 self.files.keep(outcome.value.files)
@@ -499,6 +537,7 @@ class CallPool:
             folder=self.files.folder,
             stores=self.placing().stores,
             timeout_s=call.options.timeout_s,
+            kept=self._kept_folder(call.options),
         )
 
     def calling_back(self, fn: Callable[[Any], object]) -> Callable[[Any], None]:
@@ -522,12 +561,21 @@ class CallPool:
         try:
             return load(outcome.value, self.files.store())
         finally:
-            self.files.remove(outcome.value.files)
+            self._free(outcome.value.files)
 
     def discard(self, outcome: PythonOutcome) -> None:
         """Nobody will ask for this outcome: remove its files."""
         if outcome.value is not None and outcome.value.files and not self._closed:
-            self.files.remove(outcome.value.files)
+            self._free(outcome.value.files)
+
+    def _free(self, items: Iterable[FileSlice]) -> None:
+        """A result was read, or is not wanted; what is kept stays for others."""
+        own = f"{self.files.folder}/"
+        self.files.remove(item for item in items if item.file.startswith(own))
+        others = [item for item in items if not item.file.startswith(own)]
+        if others and self.kept is not None:
+            self.files.forget(others)
+            self.kept.release(others)
 
     def error(self, call_name: str, outcome: PythonOutcome, node: str, index: int = 0) -> Exception:
         """The exception of an outcome with a problem."""

@@ -16,6 +16,7 @@ from typing import Any, Generic, Self, TypeVar
 from minishark.errors import OptionError
 from minishark.tasks.call import Call, CallOptions
 from minishark.tasks.functions import Function
+from minishark.tasks.kept import Naming
 from minishark.tasks.pool import CallPool
 from minishark.worker.protocol import PythonOutcome
 
@@ -56,6 +57,7 @@ class MapPlan:
         slots: how many calls run at once.
         ordered: whether results come in the order of the items, not as they are done.
         deadline_s: when to give up, by the monotonic clock.
+        naming: how the calls are named; None if what they return is not kept.
     """
 
     function: Function
@@ -66,6 +68,7 @@ class MapPlan:
     slots: int
     ordered: bool = True
     deadline_s: float | None = None
+    naming: Naming | None = None
 
     def __post_init__(self) -> None:
         if self.chunksize is not None and self.chunksize < 1:
@@ -136,7 +139,9 @@ class Results(Iterator[T], Generic[T]):
         chunk = _Chunk(first=self._read, size=len(items))
         receiver = _Receiver(weakref.ref(self), chunk)
         try:
-            call = self._pool.call(receiver, plan.function, (items,), {}, self._options)
+            call = self._pool.call(
+                receiver, plan.function, (items,), {}, self._options, plan.naming
+            )
         except OptionError as error:  # an item can't be pickled
             self._failure, self._exhausted = error, True
             return None

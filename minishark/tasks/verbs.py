@@ -93,7 +93,16 @@ class Calls:
         return lazily(Context(self.pool, self._slots(), frame), count, make)
 
     def _checked(self, options: CallOptions) -> CallOptions:
-        """Options whose nodes exist."""
+        """Options that can be met: nodes exist, and results can be kept.
+
+        Raises:
+            OptionError: they can't.
+        """
+        if options.reuse and self.pool.kept is None:
+            raise OptionError(
+                "reuse=True needs a session that keeps outputs: pass reuse to connect(), too. "
+                "Calls that other calls make are not kept."
+            )
         nodes = self.pool.placing().nodes if options.prefers else ()
         for name in options.prefers:
             if name not in nodes:
@@ -101,7 +110,9 @@ class Calls:
         return options
 
 
-def call_options(prefers: str | Sequence[str], retries: int, timeout: float | None) -> CallOptions:
+def call_options(
+    prefers: str | Sequence[str], retries: int, timeout: float | None, *, reuse: bool = False
+) -> CallOptions:
     """Options as users give them."""
     nodes = (prefers,) if isinstance(prefers, str) else tuple(prefers)
-    return CallOptions(nodes, retries, timeout)
+    return CallOptions(nodes, retries, timeout, reuse)

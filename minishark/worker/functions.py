@@ -29,6 +29,7 @@ import duckdb
 import pyarrow as pa
 
 from minishark.model.expressions import quote
+from minishark.sources.arrow_types import readable
 from minishark.worker.streaming import batches_of
 
 if TYPE_CHECKING:
@@ -349,7 +350,7 @@ def _joined(tables: Sequence[pa.Table], names: Sequence[str], label: str) -> pa.
     """All tables as one, its columns in the declared order."""
     ordered = [table.select(list(names)) for table in tables]
     try:
-        return pa.concat_tables(ordered, promote_options="permissive")
+        return readable(pa.concat_tables(ordered, promote_options="permissive"))
     except pa.ArrowException as error:
         raise FunctionFailedError(
             f"The function of {label} gives tables that differ in their types: {error}"

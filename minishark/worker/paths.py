@@ -54,6 +54,11 @@ class StorePaths:
                     shutil.rmtree(path, ignore_errors=True)
                     tries -= 1
 
+    def remove_file(self, file: str, node: str) -> None:
+        """Delete a node's copy of a file, if it has one."""
+        for place in (self.memory, self.disk):
+            (place / node / file).unlink(missing_ok=True)
+
     def link(self, file: str, source: str, target: str) -> bool:
         """Link another node's file into a node's folder; whether that succeeded."""
         path = self.find(file, (source,))

@@ -72,6 +72,7 @@ class Value(msgspec.Struct, frozen=True, array_like=True):
     stream: FileSlice | None = None  # the file of a large pickle
     buffers: tuple[FileSlice, ...] = ()  # the files of its out-of-band buffers, in order
     others: tuple[FileSlice, ...] = ()  # files of values that are parts of it
+    stream_bytes: int = 0  # the size of a large pickle that is kept
 
     @property
     def files(self) -> tuple[FileSlice, ...]:
@@ -186,6 +187,7 @@ class PythonJob(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag=
     stores: tuple[StoreLocation, ...] = ()
     working_folder: str = ""  # the front end's working directory; empty if it has none
     timeout_s: float | None = None  # seconds after which a call is given up; None for no limit
+    kept: str = ""  # where results go that later calls may take; empty if they may not
 
 
 Job: TypeAlias = StageTask | ProgramJob | PythonJob

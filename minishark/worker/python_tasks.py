@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
@@ -15,6 +16,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
+
+import msgspec
 
 from minishark.worker.functions import (
     FunctionFailedError,
@@ -36,10 +39,21 @@ from minishark.worker.protocol import (
 )
 from minishark.worker.store import FolderMissingError, InputMissingError, Store
 from minishark.worker.task_errors import TaskError
-from minishark.worker.values import UNPICKLABLE, LoadedValues, dump, load, unsendable, write_file
+from minishark.worker.values import (
+    UNPICKLABLE,
+    LoadedValues,
+    dump,
+    dump_whole,
+    load,
+    unsendable,
+    write_file,
+)
+from minishark.worker.writing import checksum
 
 _FUNCTIONS_MAX = 64
 _SHARED_MAX = 256
+_KEPT_INLINE_BYTES = 16 << 10
+"""Nodes hold kept results of up to this size in memory, and larger ones in files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +186,8 @@ class PythonTasks:
             result = self._limited.call(partial(function, *args, **kwargs), job.timeout_s)
         stored: list[FileSlice] = []
         try:
+            if job.kept:
+                return self._kept(result, job.kept, stored)
             return dump(result, partial(self._store_part, job.folder, stored))
         except BaseException as error:  # also an interrupt: nobody will know of these files
             for item in stored:
@@ -179,6 +195,23 @@ class PythonTasks:
             if isinstance(error, UNPICKLABLE):
                 raise TypeError(str(unsendable("The result", error))) from error
             raise
+
+    def _kept(self, result: Any, folder: str, stored: list[FileSlice]) -> Value:
+        """A result that is one file, or none if it is small."""
+        value = dump_whole(result)
+        if len(value.pickled) <= _KEPT_INLINE_BYTES:
+            return value
+        # Sessions share the folder, and files outlive this process, whose number is used again.
+        name = f"{folder}/call-{secrets.token_hex(12)}"
+        try:
+            item = write_file(memoryview(value.pickled), name, self.store)
+            stored.append(item)
+            path = self.store.local_path(item)
+            assert path is not None, "this node has just written it"
+            item = msgspec.structs.replace(item, checksum=checksum(path))
+            return Value(b"", item, stream_bytes=len(value.pickled))
+        except OSError as error:
+            raise _StorageError(str(error)) from error
 
     def _store_part(self, folder: str, stored: list[FileSlice], data: memoryview) -> FileSlice:
         # No two attempts at a task, on whichever node, write the same file.

@@ -228,7 +228,10 @@ class TaskRunner:
                 outcome = self._put_out(stage, task, passed)
             finally:
                 functions.release(self._duckdb.con)
-            return outcome if run is None else _with_calls(outcome, run)
+            if run is None:
+                return outcome
+            self._end_log(run.log, stage, task)
+            return _with_calls(outcome, run)
 
     def _unpickled_for(
         self, stage: StageTask, function: TaskFunction, task: TaskPayload
@@ -257,6 +260,13 @@ class TaskRunner:
             own = f"{folder}/{start}{attempt_name(task)}{CALLS_ENDING}"
             log.path = self._store.on_disk(own)
         return log
+
+    def _end_log(self, log: CallLog, stage: StageTask, task: TaskPayload) -> None:
+        """The calls of a task are done, and what they came to is stored with its replicas."""
+        log.done()
+        if log.outlives and log.path is not None and log.path.exists():
+            stored = StoredFile(log.path, bytes=log.path.stat().st_size, rows=0, on_disk=True)
+            self._store.replicate(stored, f"{stage.kept}/{log.path.name}", task.replicas)
 
     def _put_out(self, stage: StageTask, task: TaskPayload, rows: Rows) -> TaskOutcome:
         reader = rows.to_arrow_reader(self._outputs.batch_rows)
@@ -582,8 +592,7 @@ class TaskRunner:
 
 
 def _with_calls(outcome: TaskOutcome, run: CallRun) -> TaskOutcome:
-    """The outcome of a task whose calls are done: what they came to is stored."""
-    run.log.done()
+    """The outcome of a task whose calls are done."""
     figures = structs.replace(
         outcome.figures, retried_calls=run.retried, rejected_rows=run.rejected
     )

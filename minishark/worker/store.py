@@ -232,10 +232,16 @@ class Store:
         return disk
 
     def on_disks(self, folder: str, pattern: str) -> list[Path]:
-        """Such files that nodes of this host have in a folder, by a pattern of their names."""
+        """Such files that nodes of this host have in a folder, by a pattern of their names.
+
+        One replica of each; those of other hosts' files may be in shared memory.
+        """
         peers = [peer for peer in self._stores.values() if not self._is_far(peer.name)]
-        places = dict.fromkeys([self._paths.disk, *(Path(peer.disk) for peer in peers)])
-        return sorted(path for place in places for path in place.glob(f"*/{folder}/{pattern}"))
+        own = (self._paths.disk, self._paths.memory)
+        of_peers = (Path(place) for peer in peers for place in (peer.disk, peer.memory))
+        places = dict.fromkeys([*own, *of_peers])
+        paths = (path for place in places for path in place.glob(f"*/{folder}/{pattern}"))
+        return sorted({path.name: path for path in paths}.values())
 
     def has_folder(self, folder: str) -> bool:
         """Whether this node has a folder for files."""
@@ -530,7 +536,8 @@ class Store:
         """
         groups: dict[str, list[str]] = {}
         for node in nodes:
-            groups.setdefault(self._host_of(node), []).append(node)
+            host = self._stores[node].host if self._is_far(node) else self._host
+            groups.setdefault(host, []).append(node)
         # One copy goes to each host; its other nodes take theirs from there.
         held = {self.node}
         far = [group for host, group in groups.items() if host != self._host]
@@ -540,9 +547,6 @@ class Store:
         held.update(node for node in groups.get(self._host, ()) if self._give(stored, file, node))
         holders = tuple(node for node in nodes if node in held)
         return holders if self.node in holders else (self.node, *holders)
-
-    def _host_of(self, node: str) -> str:
-        return self._stores[node].host if self._is_far(node) else self._host
 
     def _given_far(self, file: str, nodes: Sequence[str]) -> list[str]:
         """Those of another host's nodes that have taken a file."""

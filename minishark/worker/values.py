@@ -78,6 +78,11 @@ def dump(value: Any, sink: Sink, *, large_bytes: int = LARGE_BYTES) -> Value:
     return _stored(pickled, tuple(map(sink, buffers)), sink, large_bytes)
 
 
+def dump_whole(value: Any) -> Value:
+    """Pickle a value as one piece, however large. Raises what its classes raise."""
+    return Value(cloudpickle.dumps(value, protocol=_PROTOCOL))
+
+
 def dump_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], sink: Sink) -> Value:
     """Pickle the arguments of a call, as `dump` does."""
     if any(map(_is_large, args)):

@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from minishark.model.catalog import ROW_NUMBER, RowNumbers
+from minishark.sources.arrow_types import readable
 
 _FAST = 1  # zlib's level
 _COUNTS_MAX = 256  # that are remembered: each write asks for those of all files of its table
@@ -42,7 +43,7 @@ def packed(rows: NDArray[np.int64]) -> RowNumbers:
 def without_deleted(table: pa.Table, deleted: RowNumbers) -> pa.Table:
     """The rows of a file but for those of these numbers, in their order."""
     gone = row_numbers(deleted)
-    return pa.Table.from_batches(_left(table, gone), table.schema)
+    return readable(pa.Table.from_batches(_left(table, gone), table.schema))
 
 
 def takeable(table: pa.Table) -> pa.Table:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from minishark.cluster.membership import Ask, Make, Members, Node, Remove, RemoveFile
+from minishark.cluster.membership import Ask, Change, Members, Node
 from minishark.cluster.outputs import SharedOutputs
 from minishark.worker.protocol import StoreLocation
 from minishark_lab.simulation.backend import RECOVERY_S, SimulatedBackend
@@ -110,7 +110,7 @@ class SimulatedAttached(Members):
     def shared_outputs(self) -> SharedOutputs:
         return SimulatedOutputs(self)
 
-    def change_own(self, request: Make | Remove | RemoveFile) -> None:
+    def change_own(self, request: Change) -> None:
         self.disk.change(request)
 
     def transfer(self, file: str, source: Node, target: Node) -> bool:
@@ -139,7 +139,7 @@ class SimulatedAttached(Members):
     def close(self) -> None:
         """End the session; its files go."""
         self.is_open = False
-        self.ask(self.membership.end(self.told()))
+        self.ask(self.membership.end(self.store_name, self.told()))
         self.forget()
 
     def forget(self) -> None:

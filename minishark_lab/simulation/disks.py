@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from machine_kit.network import host_of
 from machine_kit.world import World
-from minishark.cluster.membership import Make, Remove, RemoveFile
+from minishark.cluster import wire
+from minishark.cluster.membership import Change
 from minishark.worker.protocol import FileSlice, StoreLocation
 from minishark.worker.store import FolderMissingError, InputMissingError, Store
 from minishark.worker.visible_rows import with_numbers, without_deleted
@@ -54,15 +55,15 @@ class Disk:
     files: dict[str, File] = field(default_factory=dict)
     is_full: bool = False
 
-    def change(self, request: Make | Remove | RemoveFile) -> None:
+    def change(self, request: Change) -> None:
         """Make or remove folders, or remove a file."""
         match request:
-            case Make(folders):
-                self.folders.update(dict.fromkeys(folders))
-            case Remove(folders):
-                for folder in folders:
+            case wire.MakeFolder():
+                self.folders.update(dict.fromkeys(request.paths))
+            case wire.RemoveFolder():
+                for folder in request.paths:
                     self._remove(f"{folder}/")
-            case RemoveFile(file):
+            case wire.RemoveFile(file):
                 self.files.pop(file, None)
 
     def _remove(self, within: str) -> None:

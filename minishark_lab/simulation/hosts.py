@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from machine_kit.addresses import Address, endpoint_of
 from machine_kit.world import World
-from minishark.cluster.membership import Keep, Make, Remove, RemoveFile, Request
+from minishark.cluster import wire
+from minishark.cluster.membership import Keep, Request
 from minishark.cluster.node_service import CUT_OFF_MAX_S, LEASE_S
 from minishark.cluster.outputs import FOLDER
 from minishark.worker.protocol import StoreLocation
@@ -60,8 +61,8 @@ class Service:
     def take(self, session: str, request: Request, now: float) -> None:
         """Do what a session asks for."""
         match request:
-            case Make() | Remove() | RemoveFile():
-                if isinstance(request, Make):
+            case wire.MakeFolder() | wire.RemoveFolder() | wire.RemoveFile():
+                if isinstance(request, wire.MakeFolder):
                     self.sessions.setdefault(session, _Session(now))
                 self.disk.change(request)
             case Keep(released):  # it needs nothing more of the nodes that it released
@@ -73,7 +74,7 @@ class Service:
         """Remove the files of a session."""
         self.sessions.pop(session, None)
         self.outputs.held.end(session)
-        self.disk.change(Remove((session,)))
+        self.disk.change(wire.RemoveFolder(session))
 
 
 class Hosts(SimulatedCluster):

@@ -5,21 +5,23 @@ Of a holder, the files are those of its simulated disk; of an asker, messages ta
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from minishark.cluster import wire
+from minishark.cluster.background import Background
 from minishark.cluster.membership import Node
 from minishark.cluster.outputs import FOLDER, HeldOutputs, HomeIndex, SharedOutputs, answered
-from minishark.worker.protocol import KeptOutput
 from minishark_lab.simulation.disks import Disk
 from minishark_lab.simulation.fibers import SimulatedClock
 from sparrow_core.protocol.ids import NodeName
 
 _TOLD_S = 0.002  # how long it takes until homes are told, about
 _ENTRIES_MAX = 60  # few, so that homes forget
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,6 +74,24 @@ class Asker(Protocol):
         """The outputs of a node, if it answers."""
 
 
+class _Soon(Background[T]):
+    """What nobody waits for is on its way for a while, and arrives or does not."""
+
+    def __init__(self, clock: SimulatedClock, handle: Callable[[Sequence[T]], None]) -> None:
+        self._clock = clock
+        self._handle = handle
+
+    def put(self, item: T) -> None:
+        def arrive() -> None:
+            self._clock.sleep(_TOLD_S)
+            self._handle([item])
+
+        self._clock.thread(arrive, "outputs")
+
+    def close(self, within_s: float) -> None:
+        """It may arrive later."""
+
+
 class SimulatedOutputs(SharedOutputs):
     """The outputs of all nodes, as one session finds and keeps them."""
 
@@ -79,30 +99,7 @@ class SimulatedOutputs(SharedOutputs):
         self._session = cluster.store_name
         self._cluster = cluster
         self._nodes = lambda: [node.at for node in cluster.told() if not node.is_draining]
-
-    def keep(self, outputs: Mapping[str, KeptOutput]) -> None:
-        self._soon(outputs, {})
-
-    def release(self, outputs: Iterable[KeptOutput]) -> None:
-        by_node: dict[str, list[str]] = {}
-        for output in outputs:
-            if output.outcome.file is not None:
-                by_node.setdefault(output.node, []).append(output.outcome.file)
-        self._soon({}, by_node)
-
-    def close(self) -> None:
-        """What is on its way arrives, or does not."""
-
-    def _soon(
-        self, kept: Mapping[str, KeptOutput], released: Mapping[str, Collection[str]]
-    ) -> None:
-        clock = self._cluster.clock
-
-        def tell() -> None:
-            clock.sleep(_TOLD_S)
-            self._tell(kept, released)
-
-        clock.thread(tell, "outputs")
+        self._background = _Soon(cluster.clock, self._send)
 
     def _ask(self, requests: Mapping[str, wire.Request]) -> Mapping[str, wire.Reply]:
         if not requests:

@@ -272,7 +272,7 @@ class Client:
         """The next scheduler round robin, a silent one only if all are."""
         count = len(self._schedulers)
         ring = [self._schedulers[(turn + step) % count] for step in range(1, count + 1)]
-        return min(ring, key=lambda each: each in self._silent)
+        return min(ring, key=lambda scheduler: scheduler in self._silent)
 
     def _submit(self, job: _Job) -> list[Envelope]:
         msg = self._submission(job, job.wire_id)
@@ -671,12 +671,12 @@ class Client:
         return out
 
     def _on_set_schedulers(self, msg: SetSchedulers, now: float) -> list[Envelope]:
-        gone = [each for each in self._schedulers if each not in msg.schedulers]
+        gone = [scheduler for scheduler in self._schedulers if scheduler not in msg.schedulers]
         self._schedulers = list(msg.schedulers)
         for scheduler in gone:
             self._silent.pop(scheduler, None)
         # Jobs stay with silent schedulers only as long as there are no others.
-        if any(each not in self._silent for each in self._schedulers):
+        if any(scheduler not in self._silent for scheduler in self._schedulers):
             gone += self._silent
         return [out for scheduler in gone for out in self._move_all(scheduler, now)]
 

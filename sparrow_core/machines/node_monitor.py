@@ -470,7 +470,7 @@ class NodeMonitor:
                 self._release_ask(self._asking.pop(request))
                 silent[ask.scheduler] = None
         # All of theirs, or each would cost a slot for another `ask_timeout_s`.
-        for job_id in [id_ for id_, each in self._queue.items() if each.scheduler in silent]:
+        for job_id in [id_ for id_, queued in self._queue.items() if queued.scheduler in silent]:
             self._unqueue(job_id)
 
     # --- running tasks -------------------------------------------------------------------------

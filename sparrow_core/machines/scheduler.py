@@ -582,7 +582,9 @@ class Scheduler:
             elif key.task_id in presumed:
                 job.running[key.task_id].at = now
         adopted_last = had_waiting and not job.placer.waiting
-        done = [each for each in msg.done if each in job.placer.waiting or each in presumed]
+        done = [
+            task_id for task_id in msg.done if task_id in job.placer.waiting or task_id in presumed
+        ]
         out = self._finish(job, done)
         return [*out, *self._all_bound(job)] if adopted_last else out
 

@@ -56,12 +56,14 @@ class Metrics(Machine[GetMetrics]):
             yield _line(f"sparrow_{name}_total", {"process": self._source}, count)
         gauges = [
             Figure(name, {"machine": machine}, value)
-            for machine, each in self._machines.items()
-            for name, value in each.gauges().items()
+            for machine, measured in self._machines.items()
+            for name, value in measured.gauges().items()
         ]
         before = ""
         figures = [*gauges, *self._figures()]
-        for figure in sorted(figures, key=lambda each: (each.name, list(each.labels.values()))):
+        for figure in sorted(
+            figures, key=lambda figure: (figure.name, list(figure.labels.values()))
+        ):
             if figure.name != before:
                 yield f"# TYPE sparrow_{figure.name} {figure.kind}"
                 before = figure.name

@@ -98,7 +98,7 @@ def report(events: Sequence[AuditEvent], start_s: float = 0.0, end_s: float = 1e
         queue_ms=quantiles(
             1000 * (run.start_s - log.arrived[run.job].at_s) for run in log.runs.values()
         ),
-        get_task_ms=quantiles(1000 * each for each in log.answers_s),
+        get_task_ms=quantiles(1000 * answer_s for answer_s in log.answers_s),
         run_ms=quantiles(1000 * (run.end_s - run.start_s) for run in _ended_runs(log)),
         refill_ms=quantiles(_refills_ms(log)),
         utilization=_utilization(log),
@@ -186,7 +186,7 @@ def _shares(log: _Log) -> dict[str, float]:
     for run in _ended_runs(log):
         busy_s[log.arrived[run.job].user] += run.end_s - run.start_s
     total_s = sum(busy_s.values())
-    return {user: each / total_s for user, each in sorted(busy_s.items())} if total_s else {}
+    return {user: user_s / total_s for user, user_s in sorted(busy_s.items())} if total_s else {}
 
 
 _STEPS = {

@@ -77,13 +77,13 @@ def explain(job: SubmittedJob, events: Sequence[JobEvent]) -> dict[int, Why]:
     }
     specs = {task.task_id: task for task in job.tasks}
     return {
-        each.task_id: Why(
-            task_id=each.task_id, node=each.node, executor=each.executor, attempt=each.attempt,
-            constraint=_constraint(specs[each.task_id], job.options, each.node),
-            steps=steps[: bound.get((each.task_id, each.node), -1) + 1],
+        event.task_id: Why(
+            task_id=event.task_id, node=event.node, executor=event.executor, attempt=event.attempt,
+            constraint=_constraint(specs[event.task_id], job.options, event.node),
+            steps=steps[: bound.get((event.task_id, event.node), -1) + 1],
         )
-        for each in events
-        if isinstance(each, TaskCompleted)
+        for event in events
+        if isinstance(event, TaskCompleted)
     }  # fmt: skip
 
 

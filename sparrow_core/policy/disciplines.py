@@ -86,7 +86,7 @@ class StrictPriority(Discipline):
         return claim.framework, claim.priority
 
     def choose(self, candidates: Candidates, now: float) -> JobId | None:
-        first = min(candidates, key=lambda each: each[1].claim.priority, default=None)
+        first = min(candidates, key=lambda candidate: candidate[1].claim.priority, default=None)
         return first[0] if first else None
 
 
@@ -105,7 +105,7 @@ class ShortestRemaining(Discipline):
         return job_id
 
     def choose(self, candidates: Candidates, now: float) -> JobId | None:
-        first = min(candidates, key=lambda each: self._rank(each[1], now), default=None)
+        first = min(candidates, key=lambda candidate: self._rank(candidate[1], now), default=None)
         return first[0] if first else None
 
     def _rank(self, queued: Queued, now: float) -> tuple[bool, float]:
@@ -295,8 +295,8 @@ class WeightedFair(Discipline):
             running[claim.user, claim.group] += count
         users = self._all.parts
         assert self._all.running == running.total()
-        assert all(each.running == sum(part.running for part in each.parts.values())
-                   for each in users.values())  # fmt: skip
+        assert all(share.running == sum(part.running for part in share.parts.values())
+                   for share in users.values())  # fmt: skip
         assert +running == +Counter({
             (user, group): part.running
             for user, share in users.items() for group, part in share.parts.items()
@@ -333,7 +333,7 @@ class Lanes:
         if len(self._lanes) == len(self._lane_of):  # one job per lane: no need to sort
             return self._lane_of
         oldest = [next(iter(lane.items())) for lane in self._lanes.values()]
-        return [job_id for job_id, _ in sorted(oldest, key=lambda each: each[1])]
+        return [job_id for job_id, _ in sorted(oldest, key=lambda job: job[1])]
 
     def check(self, queue: Iterable[JobId]) -> None:
         """Assert that exactly these jobs are there, in this order of arrival."""

@@ -56,8 +56,8 @@ def spread_reservations(rng: Random, nodes: Sequence[NodeName], count: int) -> d
     # The paper assumes more nodes than reservations; small clusters need several on each.
     if count <= len(nodes):
         return dict.fromkeys(rng.sample(nodes, count), 1)
-    each, more = divmod(count, len(nodes))
-    return {node: each + (rank < more) for rank, node in enumerate(rng.sample(nodes, len(nodes)))}
+    share, more = divmod(count, len(nodes))
+    return {node: share + (rank < more) for rank, node in enumerate(rng.sample(nodes, len(nodes)))}
 
 
 def choose_preferred(

@@ -22,6 +22,7 @@ import psutil
 
 from machine_kit.addresses import Address, address, endpoint_of, name_of
 from machine_kit.local_driver import LocalDriver
+from machine_kit.logs import log_tail
 from machine_kit.machine import Envelope, Machine, Message
 from sparrow_core.machines.client import ClientConfig
 from sparrow_core.machines.node_monitor import NodeMonitor
@@ -321,7 +322,11 @@ class LocalCluster(_OwnCluster):
 
     def _tell_of_death(self, name: NodeName, *, returns: bool) -> None:
         how = f"{name} {self._dead[name]}"
-        lost = [each for each in self._schedulers_of(name) if each in self._actor.schedulers]
+        lost = [
+            scheduler
+            for scheduler in self._schedulers_of(name)
+            if scheduler in self._actor.schedulers
+        ]
         for scheduler in lost:
             if not returns:
                 self._actor.schedulers.remove(scheduler)
@@ -344,8 +349,10 @@ class LocalCluster(_OwnCluster):
 
     def _log_tail(self) -> str:
         logs = sorted(self._run_dir.glob("*.log"))
-        texts = [(log.name, log.read_text(errors="replace").strip()) for log in logs]
-        return "\n".join(f"{name}: {text[-_LOG_TAIL_CHARS:]}" for name, text in texts if text)
+        texts = [
+            (log.name, log_tail(log.read_text(errors="replace"), _LOG_TAIL_CHARS)) for log in logs
+        ]
+        return "\n".join(f"{name}: {text}" for name, text in texts if text)
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         """All nodes, in the order given; at most about a second old."""
@@ -383,7 +390,9 @@ class LocalCluster(_OwnCluster):
 
     def _descendants(self) -> list[psutil.Process]:
         """The executors' processes, including those of dead nodes."""
-        processes = [each for each in map(self._process, self._actor.pids) if each is not None]
+        processes = [
+            process for process in map(self._process, self._actor.pids) if process is not None
+        ]
         for child in self._children.values():
             try:
                 processes += psutil.Process(child.pid).children(recursive=True)

@@ -105,7 +105,9 @@ class RemoteCluster(Cluster):
         self.call_soon(lambda: self._actor.fail_all("protocol", message))
 
     def _problem(self) -> str | None:
-        peers = [f"{peer} speaks protocol {each}" for peer, each in self._incompatible.items()]
+        peers = [
+            f"{peer} speaks protocol {version}" for peer, version in self._incompatible.items()
+        ]
         return "; ".join(peers) or None
 
     def nodes(self) -> tuple[NodeStatus, ...]:

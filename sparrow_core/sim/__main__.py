@@ -38,7 +38,7 @@ def main() -> None:
                 make_placement(placement)
     except InvalidJob as error:
         parser.error(str(error))
-    lines = [f"{'response time, ms':20}" + "".join(f"{f'p{each}':>9}" for each in _PERCENTS)]
+    lines = [f"{'response time, ms':20}" + "".join(f"{f'p{percent}':>9}" for percent in _PERCENTS)]
     for placement in placements:
         times_s = response_times_s(
             Workload(
@@ -55,7 +55,7 @@ def main() -> None:
             schedulers=options.schedulers,
             seed=options.seed,
         )
-        figures = (f"{percentile(times_s, each) * 1000:9.1f}" for each in _PERCENTS)
+        figures = (f"{percentile(times_s, percent) * 1000:9.1f}" for percent in _PERCENTS)
         lines.append(f"{placement:20}" + "".join(figures))
     sys.stdout.write("\n".join(lines) + "\n")
 

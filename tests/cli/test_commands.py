@@ -370,6 +370,10 @@ def test_answers_go_to_a_file_in_its_format(
     assert 0 == run(["sql", "SELECT 1 AS a", "-o", str(tmp_path / "c.parquet")])
     assert {"a": [1]} == pq.read_table(tmp_path / "c.parquet").to_pydict()
     assert "" == capsys.readouterr().out
+    assert 2 == run(["sql", "SELECT 1 AS a", "-o", str(tmp_path / "d.xlsx")])
+    assert "d.xlsx names no format: pass --format" in capsys.readouterr().err
+    assert 0 == run(["sql", "SELECT 1 AS a", "-o", str(tmp_path / "d")])
+    assert "a\n1\n" == (tmp_path / "d").read_text()
 
 
 def test_several_tables_are_named_by_data(

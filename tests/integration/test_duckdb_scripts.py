@@ -86,6 +86,47 @@ SCRIPTS = {
         CREATE SEQUENCE q; CREATE TYPE y AS ENUM ('a'); CREATE MACRO f(x) AS x; DROP TYPE y;
         DROP TYPE y; DROP MACRO f; DROP MACRO f; CREATE VIEW v AS SELECT 1; DROP VIEW v;
         DROP VIEW v""",
+    "names that are free again": """
+        CREATE TABLE t AS SELECT 1 AS i; ALTER TABLE t RENAME TO u; ALTER TABLE u RENAME TO t;
+        FROM t; ALTER TABLE t RENAME TO u; CREATE TABLE t (j INTEGER); FROM t; FROM u;
+        ALTER TABLE u RENAME TO v; CREATE TABLE IF NOT EXISTS u (k INTEGER); FROM u; FROM v""",
+    "structs in structs": """
+        CREATE TABLE t AS SELECT i, {'a': {'b': i, 'c': [{'d': {'e': i}}]}} AS s
+        FROM range(2000) r(i); DELETE FROM t WHERE i = 3; SELECT sum(s.a.b) AS x FROM t;
+        UPDATE t SET s = NULL WHERE i = 7; UPDATE t SET s = {'a': NULL} WHERE i = 8;
+        FROM t WHERE s.a.b < 20; FROM t WHERE s.a IS NULL""",
+    "USE": """
+        CREATE TABLE t (i INTEGER); ATTACH ':memory:' AS d; USE d; CREATE TABLE u AS SELECT 1 AS i;
+        USE memory.main; SELECT current_database() AS d, current_setting('search_path') AS p;
+        CREATE TABLE v AS SELECT 2 AS i; FROM memory.main.v; FROM d.main.v; FROM d.u; DETACH d;
+        SHOW ALL TABLES""",
+    "tables after SET search_path": """
+        CREATE SCHEMA s; CREATE TABLE t (i INTEGER); SET search_path = 's,main';
+        CREATE TABLE k (i INTEGER PRIMARY KEY, j INTEGER DEFAULT 7); FROM s.k; FROM main.k;
+        INSERT INTO t VALUES (1), (2); UPDATE t SET i = i + 5 WHERE i = 1; FROM t; DELETE FROM t
+        WHERE i = 2; FROM t; ALTER TABLE t ADD COLUMN a INTEGER; FROM t; USE s; FROM t;
+        INSERT INTO t VALUES (8, 9); FROM main.t; CREATE TABLE t (b INTEGER); INSERT INTO t
+        VALUES (3); FROM t; FROM main.t; DROP TABLE t; FROM t; DROP TABLE t; FROM t; DROP TABLE k;
+        USE memory.main; DROP SCHEMA s""",
+    "types that Arrow lacks": """
+        CREATE TABLE t AS SELECT ROW(1, 'a') AS r; DESCRIBE t; INSERT INTO t VALUES ((2, 'b'));
+        SELECT r[2] AS x, typeof(r) AS y FROM t; CREATE TABLE v (i INTEGER, v VARIANT);
+        INSERT INTO v VALUES (1, 7::UTINYINT), (2, {'a': 3::UINTEGER}), (3, 5::HUGEINT);
+        UPDATE v SET i = 4 WHERE i = 1; SELECT i, variant_typeof(v) AS t FROM v ORDER BY i;
+        CREATE TABLE w AS SELECT i, v FROM v; SELECT variant_typeof(v) AS t FROM w ORDER BY i""",
+    "COPY FROM DATABASE": """
+        CREATE TABLE t (i INTEGER PRIMARY KEY, j VARCHAR DEFAULT 'q'); INSERT INTO t (i) VALUES (1);
+        CREATE VIEW v AS SELECT sum(i) AS s FROM t; ATTACH ':memory:' AS d;
+        COPY FROM DATABASE memory TO d; FROM d.t; FROM d.v; INSERT INTO d.t (i) VALUES (1);
+        INSERT INTO d.t (i) VALUES (3); CREATE TABLE d.u AS SELECT 7 AS z; FROM d.t; FROM t;
+        SELECT name FROM pragma_database_list ORDER BY name; DROP VIEW v; DROP TABLE t;
+        COPY FROM DATABASE d TO memory; FROM t; FROM v; INSERT INTO u VALUES (1); FROM u;
+        COPY FROM DATABASE memory TO nowhere; DETACH d""",
+    "SET TIME ZONE": """
+        SET TIME ZONE 'America/New_York'; SELECT current_setting('TimeZone') AS z, day(t) AS d
+        FROM (VALUES ('2024-01-01 03:00:00+00'::TIMESTAMPTZ), ('2024-01-01 06:00:00+00')) r(t);
+        SET SESSION TIME ZONE 'UTC'; SET TIME ZONE LOCAL; SELECT current_setting('TimeZone') AS z;
+        SET TIME ZONE 'Mars'; RESET TimeZone""",
     "DEALLOCATE": "DEALLOCATE p; PREPARE p AS SELECT 1 AS i; DEALLOCATE p; EXECUTE p",
     "PIVOT over values of rows": """
         CREATE TABLE t (c VARCHAR, v INTEGER); INSERT INTO t VALUES ('a', 1), ('b', 2);

@@ -79,6 +79,18 @@ def test_the_query_before_runs_in_the_same_tasks(session: Session) -> None:
     assert [2, 4] == _column(frame, "x")
 
 
+def test_slices_of_structs_in_structs(session: Session) -> None:
+    """A function may give a part of its rows, which DuckDB does not read as it is."""
+    nested = session.sql("SELECT a, {'x': {'y': a}} AS s FROM t")
+    frame = nested.map_partitions(
+        lambda rows: rows.slice(2), "a BIGINT, s STRUCT(x STRUCT(y BIGINT))"
+    )
+    assert [0, ROWS - 4 * 2] == [
+        sum(row["a"] != row["s"]["x"]["y"] for row in frame.to_arrow().to_pylist()),
+        frame.to_arrow().num_rows,
+    ]
+
+
 def test_nothing_runs_before_an_action(t: DataFrame, tmp_path: Path) -> None:
     """Neither when it is made, nor when it is described; then once, for all actions."""
     calls = tmp_path / "calls"

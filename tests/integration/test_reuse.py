@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,9 +20,13 @@ from hypothesis import strategies as st
 import minishark
 from minishark.events.kinds import AnyEvent, StageReused
 from minishark.query import names, sources
+from minishark.query.digests import Digest
+from minishark.query.reach import Reach
 from minishark.session.session import Session
 
 ROWS = 3_000
+NOTHING = Digest("", Reach())
+"""What is known of a function if nothing is."""
 
 
 def connected(reuse: str = "session") -> Session:
@@ -196,6 +201,18 @@ def function(session: Session, _: Path) -> Iterator[Any]:
     session.udf.remove("f_of_test")
 
 
+def opening(session: Session, folder: Path) -> Iterator[Any]:
+    def shifted(x: int) -> int:
+        return x + int(open("by").read())  # noqa: PTH123 - where it is, the folder says
+
+    for by in ("1", "2"):
+        (folder / by).mkdir()
+        (folder / by / "by").write_text(by)
+        with contextlib.chdir(folder / by):
+            session.udf.register("shifted", shifted, "BIGINT", ["BIGINT"])
+            yield rows(session, "SELECT sum(shifted(k)) FROM t")
+
+
 def mapped(session: Session, folder: Path) -> Iterator[Any]:
     def told(by: int) -> Callable[[pa.Table], pa.Table]:
         return lambda table: pa.table({"n": [len(table) * by]})
@@ -254,7 +271,7 @@ def cached(session: Session, _: Path) -> Iterator[Any]:
 PAIRS = [
     time_zone, collation, integer_division, inserted, deleted, updated, rolled_back, replaced,
     view, macro, limit, columns, lossless, file_of_other_size, file_of_other_time, function,
-    mapped, called, random, variable, cached,
+    opening, mapped, called, random, variable, cached,
 ]  # fmt: skip
 
 
@@ -279,7 +296,14 @@ PLANTED: dict[str, tuple[Callable[..., Any], Callable[[pytest.MonkeyPatch], None
         time_zone,
         lambda patch: patch.setattr(names, "fragment_name", _without_prelude(names.fragment_name)),
     ),
-    "functions": (function, lambda patch: patch.setattr(names, "_function_name", lambda *_: "")),
+    "functions": (
+        function,
+        lambda patch: patch.setattr(names, "_function_digest", lambda *_: NOTHING),
+    ),
+    "the working folder": (
+        opening,
+        lambda patch: patch.setattr(Reach, "opens_files", property(lambda _: False)),
+    ),
     "tables": (
         updated,
         lambda patch: patch.setattr(names.Leaves, "partition", lambda *_: "any"),

@@ -111,15 +111,24 @@ def test_a_session_that_does_not_begin_leaves_nothing(
     assert {thread.name for thread in threading.enumerate()} <= before
 
 
-@pytest.mark.slow
-def test_tables_of_a_session_are_its_own(running: ClusterRecord) -> None:
-    """Nobody can name what was computed from rows of another's memory."""
-    found = []
-    for shift in (0, 1):
+def test_rows_of_a_program_are_known_by_what_they_are(running: ClusterRecord, file: Path) -> None:
+    """Equal rows are the same in another session, other rows are not; nor is what has changed."""
+    joined = f"SELECT g, sum(t.k * u.k) s FROM '{file}' t JOIN u USING (g) GROUP BY g ORDER BY g"
+    answers = []
+    for factor, changed in ((1, False), (2, False), (1, False), (1, True)):
         with connected(running) as session:
-            session.create_table("t", pa.table({"k": [1 + shift, 2], "g": [1, 1]}))
-            found.append(asked(session, "SELECT sum(k) FROM t")[0])
-    assert [[(3,)], [(4,)]] == found
+            rows = [(i, factor * i) for i in range(7)]
+            session.create_dataframe(rows, ["g", "k"]).create_or_replace_temp_view("u")
+            if changed:
+                session.create_table("v", pa.table({"g": list(range(7)), "k": list(range(7))}))
+                session.sql("UPDATE v SET k = 2 * k").collect()
+                session.table("v").create_or_replace_temp_view("u")
+            answers.append(asked(session, joined))
+            time.sleep(0.3)  # until homes were told
+    sums = [(g, sum(k * g for k in range(g, ROWS, 7))) for g in range(7)]
+    doubled = [(g, 2 * s) for g, s in sums]
+    assert [sums, doubled, sums, doubled] == [rows for rows, _ in answers]
+    assert [True, True, False, True] == [tasks > 0 for _, tasks in answers]
 
 
 _PROGRAM = """
@@ -131,8 +140,10 @@ def slow(x: int) -> int:
 session = minishark.connect(sys.argv[1], single_task_rows=0, reuse="cluster", prints=False)
 session.udf.register("slow", slow, "BIGINT", ["BIGINT"])
 session.create_table("u", sys.argv[2], partitions=4)
+session.create_dataframe([(i, f"group {i}") for i in range(7)], ["g", "name"]).create_temp_view("n")
 for number in range(3):
-    profile = session.sql(f"SELECT g, sum(slow(k)) + {number} s FROM u GROUP BY g").profile()
+    sql = f"SELECT name, sum(slow(k)) + {number} s FROM u JOIN n USING (g) GROUP BY name"
+    profile = session.sql(sql).profile()
     print(number, profile.metrics.tasks, flush=True)
 if sys.argv[3:]:
     time.sleep(600)
@@ -206,6 +217,25 @@ def test_calls_that_were_made_when_a_program_was_killed_are_not_made_again(
 
 
 @pytest.mark.slow
+def test_the_death_of_a_node_costs_no_calls(file: Path, tmp_path: Path) -> None:
+    """What they came to is on two nodes when their task is done."""
+    record = start_cluster(StartOptions(name="calling", nodes=3))
+    try:
+        log = tmp_path / "calls"
+        arguments = ("-c", _CALLING, record.address, str(file), str(log))
+        for nodes in (3, 2):
+            with program(*arguments) as started:
+                out, _ = started.process.communicate(timeout=120)
+            assert out.split("\n")[0] == "119000 1000 a bad row"
+            assert len(log.read_text().split()) == 119
+            if nodes == 3:
+                os.kill(record.nodes[1].pid, signal.SIGKILL)
+                time.sleep(1.0)
+    finally:
+        stop_cluster("calling")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["flipped", "removed"])
 def test_a_damaged_file_is_a_miss_for_other_sessions(
     running: ClusterRecord, file: Path, damage: str
@@ -262,17 +292,20 @@ def test_deaths_of_executors_while_outputs_are_read_and_written(
 
 @pytest.mark.slow
 def test_the_death_of_a_node_costs_misses(file: Path) -> None:
-    """It was the home of some names, and held some files."""
+    """It was the home of some names, and held some files; other names stay what they were."""
     record = start_cluster(StartOptions(name="dying", nodes=3))
     try:
         sql = ASKED.replace(" t ", f" '{file}' ")
         with connected(record) as session:
             expected, _ = asked(session, sql)
+            groups, _ = asked(session, GROUPS.replace(" t ", f" '{file}' "))
             time.sleep(0.5)
             os.kill(record.nodes[-1].pid, signal.SIGKILL)
             assert expected == asked(session, sql)[0]
             assert expected == asked(session, f"SELECT * FROM ({sql}) WHERE n > 0")[0]
         with connected(record) as session:
+            assert session.total_slots == 2, "the other one is dead"
             assert expected == asked(session, sql)[0]
+            assert (groups, 0) == asked(session, GROUPS.replace(" t ", f" '{file}' "))
     finally:
         stop_cluster("dying")

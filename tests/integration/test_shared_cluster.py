@@ -299,8 +299,11 @@ def test_a_cluster_from_the_command_line(state: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.slow
-def test_a_node_dies(state: Path) -> None:
-    """Replicas on the other node answer; executors and files of the dead one are gone."""
+def test_a_node_dies(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Replicas on the other node answer; executors and files of the dead one are gone.
+
+    Commands find the cluster by its name, whose first node it was, and say that it has ended.
+    """
     record = start_cluster(StartOptions(name="two", nodes=2))
     try:
         with minishark.connect("two", single_task_rows=0) as session:
@@ -313,6 +316,10 @@ def test_a_node_dies(state: Path) -> None:
             assert [] == psutil.wait_procs(family, timeout=10)[1]
             folders = [Path(folder) for folder in record.nodes[0].folders]
             until(lambda: not any(folder.exists() for folder in folders), "the end of its files")
+        for command in (["jobs"], ["tables"]):
+            assert 0 == run_command([*command, "--cluster", "two"])
+        assert 0 == run_command(["cluster", "status", "two"])
+        assert f"node-0 has ended; its log: {record.nodes[0].log}" in capsys.readouterr().out
     finally:
         stop_cluster("two")
     assert not list(state.glob("two.*"))

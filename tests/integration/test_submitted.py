@@ -167,7 +167,7 @@ def test_a_killed_program_is_started_again(jobs: JobsClient, submitted: Submit) 
             process.kill()
     state = _over(jobs, state)
     assert (Status.FAILED, 3, -signal.SIGKILL) == (state.status, state.starts, state.exit_status)
-    assert "killed by SIGKILL" in state.history[-1]
+    assert "killed by SIGKILL" in state.ending
     assert [] == _processes_of("killed")
 
 
@@ -181,7 +181,8 @@ def test_a_failed_program_is_not_started_again_unless_that_is_asked(
     assert (Status.FAILED, 1, 3) == (state.status, state.starts, state.exit_status)
     state = _over(jobs, submitted(jobs, "fails", text, restart=Restart.ERROR, attempts=2))
     assert (Status.FAILED, 2, 3) == (state.status, state.starts, state.exit_status)
-    assert "x\nx\n" == _log(jobs, state)
+    again = f"[minishark] Started again on {state.node}: start 2 of at most 2.\n"
+    assert f"x\n{again}x\n" == _log(jobs, state)
 
 
 def test_a_cancelled_program_ends_with_all_that_it_has_started(
@@ -252,7 +253,7 @@ def test_a_time_limit_ends_a_program(jobs: JobsClient, submitted: Submit) -> Non
     """It counts from the first start, and says so."""
     state = _over(jobs, submitted(jobs, "slow", _LONG, time_limit_s=1.0))
     assert (Status.FAILED, []) == (state.status, _processes_of("slow"))
-    assert "more than 1 s" in state.history[-1]
+    assert "more than 1 s" in state.ending
 
 
 def test_a_job_is_forgotten_after_its_time(
@@ -304,13 +305,31 @@ def test_commands_list_show_and_cancel(
     assert 0 == run_command(["jobs", *on])
     assert any(line.split()[:2] == ["shown", "running"] for line in _lines(capsys))
     assert 0 == run_command(["jobs", "show", "shown", *on])
-    assert "starts:     1 of at most 5" in _lines(capsys)
+    shown = _lines(capsys)
+    assert "starts:     1 of at most 5" in shown
+    (event,) = jobs.find("shown").history
+    assert abs(event.at_s - time.time()) < 60
+    assert time.strftime("%F %T  ", time.localtime(event.at_s)) + event.sentence == shown[-1]
     assert 0 == run_command(["jobs", "log", "shown", *on])
     assert ["began"] == _lines(capsys)
     assert 0 == run_command(["jobs", "cancel", "shown", *on])
     assert ["shown is cancelled."] == _lines(capsys)
     assert 1 == run_command(["jobs", "show", "nothing", *on])
     assert 2 == run_command(["submit", "--env", "x", __file__, *on])
+
+
+def test_a_misspelt_option_of_submit_is_no_argument(
+    running: ClusterRecord, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that looks like none of submit's is the program's, as is all after --."""
+    script = tmp_path / "arguments.py"
+    script.write_text("import sys\nprint(sys.argv[1:])\n")
+    on = ("--cluster", running.name, "--wait")
+    assert 2 == run_command(["submit", str(script), "--prioritty", "3", *on])
+    assert "Did you mean --priority?" in capsys.readouterr().err
+    given = ["--day", "1", "--", "--prioritty=3"]
+    assert 0 == run_command(["submit", str(script), *on, *given])
+    assert "['--day', '1', '--prioritty=3']\n" == capsys.readouterr().out
 
 
 def _lines(capsys: pytest.CaptureFixture[str]) -> list[str]:

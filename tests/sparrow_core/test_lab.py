@@ -30,6 +30,7 @@ from minishark_lab.harness.rows import (
 )
 from minishark_lab.harness.summary import summary
 from minishark_lab.models.analysis import queue_relaxation_time, relaxation_time
+from minishark_lab.models.central import shortest_first_response_times_s
 from minishark_lab.models.express import ExpressCluster
 from minishark_lab.registry import SPARROW as EXPERIMENTS
 from minishark_lab.sparrow import beyond, on_paper, placements
@@ -299,7 +300,7 @@ def test_an_omniscient_scheduler_runs_the_shortest_job_first() -> None:
 
     jobs = [arrival(0.0, "long", 10.0, 10.0), arrival(1.0, "short", 1.0), arrival(2.0, "next", 2.0)]
     assert [20.0, 20.0, 21.0] == central_response_times_s(jobs, 1, 0.0)
-    assert [23.0, 10.0, 11.0] == central_response_times_s(jobs, 1, 0.0, "srpt")
+    assert [23.0, 10.0, 11.0] == shortest_first_response_times_s(jobs, 1, 0.0)
 
 
 @pytest.mark.slow

@@ -117,7 +117,8 @@ def test_digests_are_those_of_other_processes(tmp_path: Path) -> None:
     program.write_text(
         dedent(PROGRAM)
         + "import cloudpickle\nfrom minishark.query.digests import pickled_digest\n"
-        + "for each in (wanted, Scaler(3)):\n    print(pickled_digest(cloudpickle.dumps(each)))\n"
+        + "for each in (wanted, Scaler(3)):\n"
+        + "    print(pickled_digest(cloudpickle.dumps(each)).text)\n"
     )
     told = set()
     for seed in ("1", "2"):

@@ -25,7 +25,8 @@ loop i 0 2
 
 foreach kind,word int,INTEGER <signed> !hugeint
 
-query II rowsort
+query II rowsort label
+# what a comment says
 SELECT ${i}, '__kind__'
 FROM t
 ----
@@ -67,7 +68,7 @@ def test_files_are_read(checks: ModuleType) -> None:
     assert steps == [
         checks.Step(2, "CREATE TABLE t7 (i INTEGER)", "con1"),
         *(checks.Step(9, f"SELECT {i}, '{kind}'\nFROM t") for i in (0, 1) for kind in kinds),
-        checks.Step(30, "SELECT broken"),
+        checks.Step(31, "SELECT broken"),
     ]
 
 

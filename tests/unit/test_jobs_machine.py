@@ -320,7 +320,7 @@ def test_a_job_over_its_time_fails_and_is_forgotten_later() -> None:
     world.submit(_terms(time_limit_s=5.0, keep_s=30.0))
     world.run(10)
     assert (Status.FAILED, {}) == (world.known().status, world.began)
-    assert "more than 5 s" in world.known().history[-1]
+    assert "more than 5 s" in world.known().ending
     world.run(40)
     assert [] == [state for jobs in world.jobs for state in jobs]
 
@@ -333,7 +333,7 @@ def test_a_node_that_leaves_hands_over_at_once() -> None:
     world.jobs[home].is_leaving = True
     world.run(3)
     assert [home] == [node for node, _ in world.began]
-    world.jobs[home].let_go()
+    world.jobs[home].let_go(world.now)
     world.began.clear()
     world.jobs[home]._running.clear()
     world.run(3)

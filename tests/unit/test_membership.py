@@ -7,14 +7,13 @@ from collections.abc import Collection
 from minishark.cluster.membership import (
     Ask,
     Keep,
-    Make,
     Membership,
     Node,
     NodeFolders,
-    Remove,
     Request,
     Steps,
 )
+from minishark.cluster.wire import MakeFolder, RemoveFolder
 from minishark.worker.protocol import StoreLocation
 
 
@@ -63,7 +62,7 @@ def test_a_node_that_falls_silent_keeps_no_other_waiting() -> None:
     assert made == {"/dead": [], "/alive": ["t/0", "t/1", "t/2"]}
     driver.asked.clear()
     driver.run(membership.make(("t/3",), (DEAD, ALIVE)))
-    assert driver.asked == [("alive", Make(("t/3",)))]
+    assert driver.asked == [("alive", MakeFolder("t/3"))]
     driver.ask(membership.beat((DEAD, ALIVE), 0.0))
     assert driver.asked[1:] == [("dead", Keep(())), ("alive", Keep(()))]
 
@@ -100,10 +99,10 @@ def test_draining_nodes_are_released_unless_something_of_them_is_needed() -> Non
     assert membership.beat(nodes, 0.0).request == Keep(("busy", "kept"))
 
 
-def asked_of(folders: NodeFolders, home: str, *answers: bool) -> list[Make | Remove]:
+def asked_of(folders: NodeFolders, home: str, *answers: bool) -> list[MakeFolder | RemoveFolder]:
     """What a node is asked that was not there, and answers so."""
     steps, left = folders.missing(home), [*answers]
-    asked, request = list[Make | Remove](), next(steps, None)
+    asked, request = list[MakeFolder | RemoveFolder](), next(steps, None)
     while request is not None:
         asked.append(request)
         try:
@@ -121,7 +120,7 @@ def test_a_node_removes_what_it_has_missed() -> None:
     folders.remove(("q/0", "t/0"), ["/alive", "/cut off"])
     folders.removed_at(["/alive"], ("q/0", "t/0"))
     folders.make(("t/0",))
-    missed, wanted = Remove(("q/0",)), Make(("t/0",))
+    missed, wanted = RemoveFolder("q/0"), MakeFolder("t/0")
     assert asked_of(folders, "/cut off", False) == [missed]
     assert asked_of(folders, "/cut off", True, True) == [missed, wanted]
     assert asked_of(folders, "/cut off") == []
@@ -135,9 +134,9 @@ def test_a_folder_that_is_removed_while_it_is_made_is_made_again_when_it_is_want
     folders = NodeFolders()
     folders.make(("q/0",))
     steps = folders.missing("/node")
-    assert next(steps) == Make(("q/0",))
+    assert next(steps) == MakeFolder("q/0")
     folders.remove(("q/0",), [])
-    assert steps.send(True) == Remove(("q/0",))
+    assert steps.send(True) == RemoveFolder("q/0")
     steps.close()
     folders.make(("q/0",))
     assert not folders.are_at(["/node"], ["q/0"])

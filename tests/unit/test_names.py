@@ -17,13 +17,16 @@ import msgspec
 import pytest
 from msgspec import structs
 
+from minishark.cluster.jobs.records import RESULT_VARIABLE
 from minishark.compiler.hints import EarlyCte, FragmentHints
 from minishark.compiler.stages.varying import UNREPEATABLE
 from minishark.model.catalog import Delta, Partition, Table, TableStatistics
 from minishark.model.expressions import Column
 from minishark.model.predicates import Comparison, Predicate, Pushed
 from minishark.query import names
+from minishark.query.digests import Digest
 from minishark.query.names import Leaves, NoNameError, fragment_name, named, takes_task
+from minishark.query.reach import Reach
 from minishark.sources.filesystems import StoredFile, stat_file
 from minishark.sources.formats import WholeFiles
 from minishark.sources.hive import FolderKeys
@@ -38,6 +41,9 @@ from minishark.worker.protocol import (
     TaskFunction,
 )
 from minishark.worker.scans import SplitRead
+
+NOTHING = Digest("", Reach())
+"""What is known of a function if nothing is."""
 
 SCALAR = ScalarFunction(
     name="twice",
@@ -111,12 +117,36 @@ def test_a_field_that_says_nothing_of_rows(field: str) -> None:
     assert fragment_name(TASK) == fragment_name(structs.replace(TASK, **{field: BLANK[field]}))
 
 
-def test_the_working_folder_counts_for_functions_only() -> None:
-    """They may read files by relative paths."""
-    plain = structs.replace(TASK, sql="SELECT c0 FROM in0", scalars=())
-    moved = [structs.replace(each, working_folder="/x") for each in (TASK, plain)]
-    assert fragment_name(TASK) != fragment_name(moved[0])
-    assert fragment_name(plain) == fragment_name(moved[1])
+def _opening(x: int) -> int:
+    return x + len(open("limits").readlines())  # noqa: PTH123 - where it is, the folder says
+
+
+def test_the_working_folder_counts_for_functions_that_may_open_files() -> None:
+    """They may read them by relative paths."""
+    opening = structs.replace(SCALAR, pickled=cloudpickle.dumps(_opening))
+    reading = structs.replace(TASK, scalars=(opening,))
+    assert fragment_name(reading) != fragment_name(structs.replace(reading, working_folder="/x"))
+    assert fragment_name(TASK) == fragment_name(structs.replace(TASK, working_folder="/x"))
+
+
+def test_a_job_has_the_same_folder_on_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each gives it one of its own, with the files that the job has brought; others are theirs."""
+
+    def name(folder: str, result: str) -> str:
+        monkeypatch.setenv(RESULT_VARIABLE, result)
+        opening = structs.replace(SCALAR, pickled=cloudpickle.dumps(_opening))
+        return fragment_name(structs.replace(TASK, scalars=(opening,), working_folder=folder))
+
+    here = name("/a/node-0/jobs/u1/work", "/a/node-0/jobs/u1/result.draft")
+    assert here == name("/b/node-1/jobs/u1/work", "/b/node-1/jobs/u1/result.draft")
+    others = [
+        name("/b/node-1/jobs/u2/work", "/b/node-1/jobs/u2/result.draft"),
+        name("/b/node-1/jobs/u1/work/below", "/b/node-1/jobs/u1/result.draft"),
+        name("/b/node-1/jobs/u1/work", "/b/node-1/jobs/u2/result.draft"),
+        name("/a", "/b/node-1/jobs/u1/result.draft"),
+        name("/b", "/b/node-1/jobs/u1/result.draft"),
+    ]
+    assert len({here, *others}) == 1 + len(others)
 
 
 def test_functions_count_where_they_are_called() -> None:
@@ -410,7 +440,7 @@ def with_field(field: str) -> Callable[[], str]:
 
 def no_function(patch: pytest.MonkeyPatch) -> None:
     """Leaves out what functions do."""
-    patch.setattr(names, "_function_name", lambda *_: "")
+    patch.setattr(names, "_function_digest", lambda *_: NOTHING)
 
 
 def no_token(patch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -26,7 +27,9 @@ from minishark.model.catalog import Delta, Partition, Table, TableStatistics
 from minishark.model.expressions import Column
 from minishark.model.predicates import Comparison, Predicate, Pushed
 from minishark.query import digests, names
+from minishark.query.digests import Digest
 from minishark.query.names import Leaves, NoNameError, OutputNames
+from minishark.query.reach import Reach
 from minishark.sources.filesystems import StoredFile, local_version
 from minishark.sources.hive import FolderKeys
 from minishark.sources.parquet import ParquetPart
@@ -34,6 +37,8 @@ from minishark.worker.protocol import OutputKind, ScalarFunction, StageTask, Tas
 from minishark.worker.scans import SplitRead
 
 Patch = pytest.MonkeyPatch
+NOTHING = Digest("", Reach())
+"""What is known of a function if nothing is."""
 
 
 def _pickled(function: Callable[..., Any]) -> bytes:
@@ -45,6 +50,11 @@ def _scalar(function: Callable[[int], int] = abs, **fields: Any) -> ScalarFuncti
     return ScalarFunction(name="f", pickled=_pickled(function), returns="BIGINT", **fields)
 
 
+def _opening(rows: Any) -> Any:
+    with open("limits") as limits:  # noqa: PTH123 - where it is, the folder says
+        return rows[: int(limits.read())]
+
+
 TASK = StageTask(
     sql="SELECT f(c0) AS c0 FROM in0",
     types=("BIGINT",),
@@ -54,7 +64,7 @@ TASK = StageTask(
     prelude=("SET TimeZone = 'UTC'",),
     columns=(("a", "BIGINT"),),
     scalars=(_scalar(),),
-    function=TaskFunction("map", _pickled(len), (("n", "BIGINT"),), only_returns=True),
+    function=TaskFunction("map", _pickled(_opening), (("n", "BIGINT"),), only_returns=True),
     working_folder="/a",
 )
 PARTITION = Partition(
@@ -372,7 +382,7 @@ INGREDIENTS: dict[str, Ingredient] = {
     "code": _function(
         lambda x: x + 1,
         lambda x: x - 1,
-        lambda patch: patch.setattr(names, "_function_name", lambda *_: ""),
+        lambda patch: patch.setattr(names, "_function_digest", lambda *_: NOTHING),
     ),
     "constant": _function(lambda x: x + 1000, lambda x: x + 1001, _unsourced_constants),
     "closure": _function(_closing(2), _closing(3), _without("_cells")),
@@ -389,7 +399,7 @@ INGREDIENTS: dict[str, Ingredient] = {
     "bound argument": _function(
         functools.partial(_defaulted, by=3),
         functools.partial(_defaulted, by=4),
-        lambda patch: patch.setattr(names, "_function_name", lambda *_: ""),
+        lambda patch: patch.setattr(names, "_function_digest", lambda *_: NOTHING),
     ),
     "load of a table": _partition(file="tables/2/0.arrow"),
     "deleted rows": _partition(deleted=b"1"),
@@ -514,3 +524,35 @@ def test_a_young_file_and_one_that_has_changed_have_no_name(tmp_path: Path) -> N
     _file(tmp_path, data="much more")
     with pytest.raises(NoNameError, match="has changed since"):
         _reading(part).name()
+
+
+def test_a_load_of_rows_is_named_by_rows_and_layout() -> None:
+    """Each of them counts, and rows never take the place of parts of a source."""
+    base = names.load_name((), "4", "columns", "a", "BIGINT", rows="digest")
+    others = [
+        names.load_name((), "4", "columns", "a", "BIGINT", rows="another"),
+        names.load_name((), "5", "columns", "a", "BIGINT", rows="digest"),
+        names.load_name((), "4", "a", "columns", "a", "BIGINT", rows="digest"),
+        names.load_name((), "4", "columns", "a", "INTEGER", rows="digest"),
+        names.load_name((), "4", "columns", "a", "BIGINT", "of", "digest"),
+    ]
+    assert base == names.load_name((), "4", "columns", "a", "BIGINT", rows="digest")
+    assert len({base, *others}) == 1 + len(others)
+
+
+def test_a_call_is_named_by_its_function_and_arguments(tmp_path: Path) -> None:
+    """Each ingredient makes another name; what can't be told has none."""
+    one = cloudpickle.dumps(_twin(_uses_global, OFFSET=1))
+    same = cloudpickle.dumps(_twin(_uses_global, OFFSET=1))
+    other = cloudpickle.dumps(_twin(_uses_global, OFFSET=2))
+    folder = str(tmp_path)
+    assert names.call_name("f", one, folder) == names.call_name("g", same, folder)
+    assert names.call_name("f", one, folder) != names.call_name("f", other, folder)
+    assert names.call_name("f", one, folder) != names.call_name("f", one, "/elsewhere")
+    given = [((1,), {}), ((2,), {}), ((1, 2), {}), ((1,), {"by": 2}), (([1],), {}), ((1.0,), {}),
+             (("1",), {}), ((True,), {})]  # fmt: skip
+    digests = [names.arguments_name("f", arguments) for arguments in given]
+    assert len(given) == len(set(digests))
+    assert digests == [names.arguments_name("f", arguments) for arguments in given]
+    with pytest.raises(NoNameError, match="an argument of f can't be named"):
+        names.arguments_name("f", ((threading.Lock(),), {}))

@@ -6,12 +6,23 @@ import os
 import random
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
-from minishark.cluster.outputs import FOLDER, HeldOutputs, HomeIndex, homes_of
+from minishark.cluster import wire
+from minishark.cluster.connections import Connections
+from minishark.cluster.outputs import (
+    FOLDER,
+    HeldOutputs,
+    HomeIndex,
+    SharedOutputs,
+    answered,
+    homes_of,
+)
 from minishark.events.figures import TaskFigures
 from minishark.query.reuse import Reuse
-from minishark.worker.protocol import KeptOutput, TaskOutcome
+from minishark.worker.protocol import KeptOutput, StoreLocation, TaskOutcome
 from minishark.worker.writing import checksum
 
 NODES = tuple(f"node-{i}" for i in range(5))
@@ -47,6 +58,40 @@ def test_a_home_is_bounded() -> None:
     for number in range(5):
         small.keep({str(number): output(inline=b"x" * 4_000)})
     assert {"3"} | {"4"} == set(small.find(map(str, range(5)))) | {"3"}
+
+
+class Homes:
+    """Nodes that answer at once; only those that live."""
+
+    def __init__(self, count: int) -> None:
+        self.live = [StoreLocation(f"n{i}", "host", "", "", f"at-{i}") for i in range(count)]
+        self.of = {node.service: HomeIndex() for node in self.live}
+
+    def ask(self, requests: Mapping[str, wire.Request], _: float) -> dict[str, wire.Reply]:
+        """The replies of nodes."""
+        nothing = HeldOutputs(roots=(), limit_bytes=0)
+        replies = {at: answered(asked, self.of[at], nothing) for at, asked in requests.items()}
+        return {at: reply for at, reply in replies.items() if reply is not None}
+
+    def slots(self, there: int) -> int:
+        """What a session plans for that begins when there are so many slots."""
+        session = SharedOutputs("s", cast("Connections", self), lambda: self.live)
+        slots = session.slots(there)
+        session.close()
+        return slots
+
+
+def test_plans_are_made_for_the_slots_that_there_were() -> None:
+    """Also when a node has died, and with it the home that knew; not when half are gone."""
+    for gone in range(4):
+        homes = Homes(4)
+        assert homes.slots(3) == 3
+        assert homes.slots(4) == 4, "another node has joined"
+        del homes.live[gone]
+        assert homes.slots(3) == 4
+        assert homes.slots(2) == 4
+        assert homes.slots(1) == 1, "these are too few to plan for four"
+        assert homes.slots(2) == 2
 
 
 def held(tmp_path: Path, limit_bytes: int) -> HeldOutputs:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from minishark.cluster.replicas import replica_locations
 from minishark.model.catalog import Partition, Table, TableStatistics
-from minishark.query.locality import replica_locations
 from minishark.tables.rebalancing import Copy, DrainTracker, moves
 
 

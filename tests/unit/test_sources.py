@@ -189,6 +189,34 @@ def test_memory_source_is_stored_once_and_read_in_slices(
     assert (10, table.nbytes) == (size.rows, size.bytes)
 
 
+def test_equal_rows_of_a_program_have_the_same_digest(
+    tmp_path: Path, planning: PlanningDatabase
+) -> None:
+    """Those with other values, orders, NULLs, names or types have another one, as other cuts do."""
+
+    def digest(table: pa.Table, pieces: int = 1) -> str:
+        paths = StorePaths(tmp_path, tmp_path)
+        folder = f"tables/{len(list(tmp_path.rglob('*.arrow')))}-source"
+        paths.make(folder, ("n0",))
+        store = Store(paths, "n0")
+        named = memory_source(table, store, folder, "n0", planning, pieces, is_named=True)
+        return named[0].digest
+
+    numbers = pa.table({"a": pa.array([1, 2, None], pa.int32())})
+    assert digest(numbers) == digest(pa.table({"a": pa.array([1, 2, None], pa.int32())}))
+    others = [
+        pa.table({"a": pa.array([1, 3, None], pa.int32())}),
+        pa.table({"a": pa.array([2, 1, None], pa.int32())}),
+        pa.table({"a": pa.array([1, 2, 0], pa.int32())}),
+        pa.table({"a": pa.array([1, 2], pa.int32())}),
+        pa.table({"b": pa.array([1, 2, None], pa.int32())}),
+        pa.table({"a": pa.array([1, 2, None], pa.int64())}),
+        pa.table({"a": pa.array(["1", "2", None])}),
+    ]
+    digests = [digest(numbers), digest(numbers, 3), *map(digest, others)]
+    assert len(digests) == len(set(digests))
+
+
 @pytest.mark.parametrize("table", [TABLE.slice(0, 0), pa.table({"a": pa.array([], pa.int64())})])
 def test_empty_table_has_one_slice(
     table: pa.Table, tmp_path: Path, planning: PlanningDatabase

@@ -353,8 +353,9 @@ def test_files_on_disk_are_found_by_all_nodes_of_a_host(paths: StorePaths, tmp_p
     """Wherever these have their folders; not by other hosts, and not where the folder is gone."""
     own, other = Store(paths, "n0", "here"), Store(paths, "n1", "here")
     folder = FILE.rpartition("/")[0]
-    for store in (own, other):
-        store.on_disk(f"{folder}/0-1.calls").touch()
+    for number, store in enumerate((own, other)):
+        store.on_disk(f"{folder}/0-{number}.calls").touch()
+        store.on_disk(f"{folder}/0-0.calls").touch()  # a replica, or the file itself
     assert 2 == len(own.on_disks(folder, "0-*.calls"))
     for name, host in (("n2", "here"), ("n3", "there")):
         at = tmp_path / name / name / folder

@@ -393,7 +393,7 @@ _ANSWERS: Mapping[str, Callable[[Any, Session], Rows]] = {
     "CommandGetCatalogs": _catalogs,
     "CommandGetDbSchemas": _schemas,
     "CommandGetTables": _tables,
-    "CommandGetTableTypes": lambda _, __: [(each,) for each in sorted(_TABLE_TYPES.values())],
+    "CommandGetTableTypes": lambda _, __: [(kind,) for kind in sorted(_TABLE_TYPES.values())],
     "CommandGetPrimaryKeys": _primary_keys,
     "CommandGetXdbcTypeInfo": _type_info,
     "CommandGetSqlInfo": _sql_info,

@@ -87,9 +87,9 @@ def answering(*, in_stream: bool = False) -> Iterator[None]:
 
 
 _NAMED = {
-    name: each
-    for name, each in vars(errors).items()
-    if isinstance(each, type) and issubclass(each, errors.MinisharkError)
+    name: value
+    for name, value in vars(errors).items()
+    if isinstance(value, type) and issubclass(value, errors.MinisharkError)
 }
 
 

@@ -289,11 +289,15 @@ def kill_executor(session: Session, node: str = "") -> str:
         ClusterError: there is none to kill.
         OptionError: there is no such node, or it runs in this process.
     """
-    nodes = {each.name: each for each in session.nodes()}
+    nodes = {status.name: status for status in session.nodes()}
     if node and node not in nodes:
         raise OptionError(f"There is no node {node}; the nodes are {', '.join(nodes)}.")
-    chosen = [nodes[node]] if node else sorted(nodes.values(), key=lambda each: not each.running)
-    executors = [each for place in chosen if place.alive for each in place.executors if each.pid]
+    chosen = (
+        [nodes[node]] if node else sorted(nodes.values(), key=lambda status: not status.running)
+    )
+    executors = [
+        executor for place in chosen if place.alive for executor in place.executors if executor.pid
+    ]
     if not executors:
         raise ClusterError("There is no executor on this machine to kill.")
     victim = executors[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import secrets
 import time
@@ -10,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from machine_kit.logs import log_tail
 from minishark.cluster import wire
 from minishark.cluster.connections import Connections
 from minishark.cluster.jobs.records import (
@@ -30,6 +30,7 @@ from minishark.errors import AlreadyExistsError, ClusterError, JobError, OptionE
 
 _CALL_S = 5.0
 _SUBMIT_S = 15.0
+_LOG_TAIL_CHARS = 2_000
 _POLL_S = 0.1
 _POLL_MAX_S = 1.0
 
@@ -211,6 +212,14 @@ class JobsClient:
                 position = reply.start + len(reply.data)
         raise ClusterError(f"No node that holds the job {state.terms.name!r} answers.")
 
+    def log_tail(self, state: JobState) -> str:
+        """The last lines that a job has printed.
+
+        Raises:
+            ClusterError: no node that holds it answers.
+        """
+        return log_tail(self.log(state)[1].decode(errors="replace"), _LOG_TAIL_CHARS)
+
     def _call(self, holder: Holder, request: wire.Request, timeout_s: float) -> wire.Reply | None:
         replies = self.connections.call_all([holder.service], request, timeout_s)
         return replies.get(holder.service)
@@ -221,7 +230,7 @@ def new_terms(name: str, what: str) -> JobTerms:
     return JobTerms(
         name=name,
         uid=secrets.token_hex(8),
-        user=getpass.getuser(),
+        user=wire.own_user(),
         what=what,
         submitted_s=time.time(),
     )

@@ -201,6 +201,7 @@ def main() -> None:
         line += byte
     settings = json.loads(line)
     log = Log(Path(settings["logs"]), settings["log_bytes"])
+    log.write(settings["first_line"].encode())
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)  # the program inherits this
     try:

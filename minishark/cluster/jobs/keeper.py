@@ -237,7 +237,7 @@ class JobKeeper:
             ending = wire.TellJobs(home=self.me.home, states=(over,))
             self._connections.call_all(services, ending, _HAND_OVER_S)
             return taken[0]
-        held = [each for each in others if isinstance(replies.get(each.service), wire.Done)]
+        held = [holder for holder in others if isinstance(replies.get(holder.service), wire.Done)]
         with self._lock:
             self._save(state.terms.uid, program)
             state = structs.replace(state, holders=(self.me, *held))
@@ -301,7 +301,7 @@ class JobKeeper:
                 process.wait()
         if self._jobs.is_leaving:
             with self._lock:
-                self._jobs.let_go()
+                self._jobs.let_go(time.time())
             self._tell(time.monotonic(), all_now=True)
         self._looker.shutdown(wait=False, cancel_futures=True)
         self._connections.close()
@@ -329,7 +329,8 @@ class JobKeeper:
         while not self._is_stopping:
             now = time.monotonic()
             try:
-                self._listen_to_guards()
+                for guarded in list(self._guarded.values()):
+                    self._listen_to(guarded)
                 with self._lock:
                     self._jobs.tick(now, time.time())
                     self._reconcile(now, selector)
@@ -411,6 +412,7 @@ class JobKeeper:
             "logs": str(folder),
             "log_bytes": LOG_BYTES,
             "fence_s": self._jobs.fence_s(state),
+            "first_line": _first_line(state),
         }
         assert process.stdin is not None
         process.stdin.write(json.dumps(settings).encode() + b"\n")
@@ -433,10 +435,6 @@ class JobKeeper:
             RESULT_VARIABLE: str(self._folder(state.terms.uid) / _DRAFT),
             PROGRESS_VARIABLE: str(self._folder(state.terms.uid) / _PROGRESS),
         }
-
-    def _listen_to_guards(self) -> None:
-        for guarded in list(self._guarded.values()):
-            self._listen_to(guarded)
 
     def _listen_to(self, guarded: _Guarded) -> None:
         """Take in what a guard has said."""
@@ -630,6 +628,14 @@ def _taken(other: JobState) -> wire.Failure:
         "wait for its end, or choose another name.",
         taken=True,
     )
+
+
+def _first_line(state: JobState) -> str:
+    """What a log says before what a program prints that is started again."""
+    if state.starts == 1:
+        return ""
+    which = f"start {state.starts} of at most {state.terms.attempts}"
+    return f"[minishark] Started again on {state.node}: {which}.\n"
 
 
 def _say(process: subprocess.Popen[bytes], what: bytes) -> None:

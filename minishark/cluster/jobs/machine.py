@@ -199,7 +199,7 @@ class Jobs:
             status=Status.RUNNING,
             starts=state.starts + 1,
             began_s=state.began_s or at,
-            history=state.noted(f"Started on {self.me.name}{which}."),
+            history=state.noted(f"Started on {self.me.name}{which}.", at),
         )
 
     def ended(
@@ -234,10 +234,10 @@ class Jobs:
         else:
             delay_s = min(_DELAY_S * 2.0 ** (state.starts - 1), _DELAY_MAX_S)
             self._due[uid] = now + delay_s
-            history = state.noted(f"It is started again in {delay_s:g} s: {how}.")
+            history = state.noted(f"It is started again in {delay_s:g} s: {how}.", at)
             self._update(state, status=Status.WAITING, exit_status=exit_status, history=history)
 
-    def let_go(self) -> None:
+    def let_go(self, at: float) -> None:
         """The node is about to end: others may take over at once what it has."""
         for state in self._own():
             self._states[state.terms.uid] = structs.replace(
@@ -246,7 +246,7 @@ class Jobs:
                 version=0,
                 owner="",
                 status=Status.WAITING,
-                history=state.noted(f"{self.me.name} leaves."),
+                history=state.noted(f"{self.me.name} leaves.", at),
             )
 
     # What follows as time goes on
@@ -359,7 +359,7 @@ class Jobs:
         return updated
 
     def _end(self, state: JobState, status: Status, why: str, at: float, **more: Any) -> None:
-        self._update(state, status=status, ended_s=at, history=state.noted(why), **more)
+        self._update(state, status=status, ended_s=at, history=state.noted(why, at), **more)
 
     def _end_at_limits(self, state: JobState, at: float) -> None:
         limit_s = state.terms.time_limit_s
@@ -393,7 +393,7 @@ class Jobs:
             node=self.me.name,
             holders=tuple(holder for holder in counted if holder.home != state.owner),
             status=Status.WAITING,
-            history=state.noted(why),
+            history=state.noted(why, at),
         )
         self._states[state.terms.uid] = taken
         self._due.pop(state.terms.uid, None)

@@ -39,6 +39,7 @@ NAME_MAX = 100
 _NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}")
 _HISTORY_MAX = 20
 _WHY_CHARS = 500
+_WAITS = "It waits for a place on its node."
 
 
 class Status(StrEnum):
@@ -129,6 +130,13 @@ class JobProgress(msgspec.Struct, frozen=True):
     tasks: int
 
 
+class JobEvent(msgspec.Struct, frozen=True, array_like=True):
+    """What has happened to a job, in a sentence, and when, in seconds since 1970."""
+
+    at_s: float
+    sentence: str
+
+
 class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """A version of what is known of a job.
 
@@ -143,7 +151,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
         is_unwanted: somebody has asked for its end.
         began_s: when its program was started first, in seconds since 1970; 0 before.
         ended_s: when the job ended; 0 before.
-        history: what has happened to it at last, each a sentence.
+        history: what has happened to it, the last events of it.
     """
 
     terms: JobTerms
@@ -159,7 +167,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     is_unwanted: bool = False
     began_s: float = 0.0
     ended_s: float = 0.0
-    history: tuple[str, ...] = ()
+    history: tuple[JobEvent, ...] = ()
 
     @property
     def is_over(self) -> bool:
@@ -168,16 +176,21 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def why(self) -> str:
         """What has happened to it, in sentences."""
-        return "\n".join(self.history) or "It waits for a place on its node."
+        return "\n".join(event.sentence for event in self.history) or _WAITS
+
+    @property
+    def ending(self) -> str:
+        """What has happened to it last, in a sentence."""
+        return self.history[-1].sentence if self.history else _WAITS
 
     @property
     def order(self) -> tuple[int, str, int]:
         """Of two versions of a job, the one of the higher order counts."""
         return (self.incarnation, self.owner, self.version)
 
-    def noted(self, sentence: str) -> tuple[str, ...]:
-        """Its history with one sentence more."""
-        return (*self.history, sentence[:_WHY_CHARS])[-_HISTORY_MAX:]
+    def noted(self, sentence: str, at_s: float) -> tuple[JobEvent, ...]:
+        """Its history with one event more."""
+        return (*self.history, JobEvent(at_s, sentence[:_WHY_CHARS]))[-_HISTORY_MAX:]
 
 
 def merged(one: JobState, other: JobState) -> JobState:

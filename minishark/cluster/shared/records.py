@@ -12,6 +12,8 @@ from typing import TypeAlias
 import msgspec
 from msgspec import structs
 
+from minishark.cluster.replicas import lacks_replicas, missing_copies
+
 FOLDER = "shared"
 """Of a node's storage: has a folder for each load of a shared table."""
 
@@ -266,22 +268,16 @@ def copies(catalog: TableCatalog, staying: Sequence[str], live: Collection[str])
         live: those, and nodes that drain, from which it can be copied.
     """
     for name, table in catalog.tables.items():
-        wanted = min(table.replicas, len(staying))
         for index, partition in enumerate(table.partitions):
-            held = [node for node in partition.nodes if node in staying]
-            sources = held or [node for node in partition.nodes if node in live]
-            first = index % len(staying) if staying else 0
-            order = [*staying[first:], *staying[:first]]
-            targets = [node for node in order if node not in held]
-            for target in targets[: max(0, wanted - len(held))] if sources else ():
-                yield Copy(name, index, partition, sources[0], target)
+            missing = missing_copies(partition.nodes, index, table.replicas, staying, live)
+            for source, target in missing:
+                yield Copy(name, index, partition, source, target)
 
 
 def needed(catalog: TableCatalog, node: str, staying: Collection[str]) -> bool:
     """Whether a node has replicas that too few others have which stay."""
     return any(
-        node in partition.nodes
-        and sum(each in staying for each in partition.nodes) < min(table.replicas, len(staying))
+        node in partition.nodes and lacks_replicas(partition.nodes, table.replicas, staying)
         for table in catalog.tables.values()
         for partition in table.partitions
     )
@@ -290,7 +286,7 @@ def needed(catalog: TableCatalog, node: str, staying: Collection[str]) -> bool:
 def wanted_files(catalog: TableCatalog) -> dict[str, tuple[str, ...]]:
     """The names of all files that some session may read, by their folders."""
     folders: dict[str, list[str]] = {}
-    retired = (file for each in catalog.retired for file in each.files)
+    retired = (file for gone in catalog.retired for file in gone.files)
     current = (file for table in catalog.tables.values() for file in table.files)
     for file in (*current, *retired):
         folder, _, name = file.rpartition("/")

@@ -51,7 +51,7 @@ def _below(plan: PhysicalPlan, change: Change) -> PhysicalPlan:
             child = changed_regions(plan.children[0], change, may_change=True)
             return plan.with_children((child,))
         case Exchange():
-            children = [changed_regions(each, change, may_change=False) for each in plan.children]
+            children = [changed_regions(child, change, may_change=False) for child in plan.children]
             return plan.with_children(tuple(children))
         case Cte():
             definition, main = plan.children

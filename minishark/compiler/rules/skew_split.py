@@ -96,7 +96,9 @@ def _shares(
         return []  # decided before
     size = situation.sizes[operator.stage]
     rows, total = size.bucket_rows, sum(size.bucket_rows)
-    others = [situation.sizes[_stage(each)].bucket_rows for each in outputs if each is not output]
+    others = [
+        situation.sizes[_stage(other)].bucket_rows for other in outputs if other is not output
+    ]
     share = total / max(1, len(rows))  # what each task would have if all had the same
     shares: list[Share] = []
     for bucket, count in enumerate(rows):

@@ -82,7 +82,7 @@ def at_moment(sql: str, moment: datetime) -> str:
         tokens = sql_tokens(sql)
         for at, token in enumerate(tokens):
             type_ = _TIMES.get(token.word)
-            following = [each.text for each in tokens[at + 1 : at + 3]]
+            following = [token.text for token in tokens[at + 1 : at + 3]]
             if type_ is None or (at and tokens[at - 1].text == "."):
                 continue
             if following == ["(", ")"]:
@@ -136,7 +136,8 @@ def mentions(sql: str, name: str) -> int:
     """How often a statement names a table, or something else of that name, without a dot."""
     tokens = [*sql_tokens(sql), Token(len(sql), "", None)]
     return sum(
-        each.key[-1] == name.lower() and tokens[each.after].text != "." for each in names_in(tokens)
+        named.key[-1] == name.lower() and tokens[named.after].text != "."
+        for named in names_in(tokens)
     )
 
 

@@ -181,6 +181,35 @@ class _Shared:
     remembered: _Remembered = field(default_factory=_Remembered)  # of who has set nothing
 
 
+@dataclass(slots=True)
+class _Instead:
+    """What a connection sees in the place of the tables that all see.
+
+    Others must see nothing of it, nor wait for it: each statement is bound in a transaction of
+    DuckDB that begins with `statements`, and is rolled back. That is quick, as miniatures of tables
+    are stored by names of their own, and are only renamed there.
+    """
+
+    # By names in lower case: the table, or None if there is none.
+    tables: dict[str, Table | None] = field(default_factory=dict)
+    stored: list[str] = field(default_factory=list)  # the names of miniatures
+    statements: list[str] = field(default_factory=list)
+
+    def put(self, table: Table, stored: str) -> None:
+        """Have it see a table, whose miniature is stored by that name."""
+        self.drop(table.name)
+        self.tables[table.name.lower()] = table
+        self.stored.append(stored)
+        self.statements.append(
+            f"ALTER TABLE memory.main.{quote(stored)} RENAME TO {quote(table.name)}"
+        )
+
+    def drop(self, name: str) -> None:
+        """Have it see no table of a name."""
+        self.tables[name.lower()] = None
+        self.statements.append(f"DROP TABLE IF EXISTS memory.main.{quote(name)}")
+
+
 class _Began:
     """The tables that there were when a transaction began: its statements see these.
 
@@ -191,35 +220,25 @@ class _Began:
         self.tables = {table.name.lower(): table for table in tables}
         self.current = current
         self.version = -1  # of the miniatures when they were last compared
-        self.held: dict[str, Table | None] = {}  # what others have changed: as it was
-        self.stored: list[str] = []  # the names of its miniatures
-        self.statements: list[str] = []
+        self.held = _Instead()  # of what others have changed: as it was
 
     def changed(self, miniatures: Miniatures) -> Iterator[tuple[str, Table | None]]:
         """What others have changed, dropped or created since this was asked before."""
         for key, table in self.tables.items():
-            if key not in self.held and miniatures.columns(key) != _columns(table):
+            if key not in self.held.tables and miniatures.columns(key) != _columns(table):
                 yield table.name, table
         for table in self.current():
             key = table.name.lower()
-            if key not in self.held and key not in self.tables:
+            if key not in self.held.tables and key not in self.tables:
                 yield table.name, None
 
 
 @dataclass(slots=True, kw_only=True)
 class _Uncommitted:
-    """What the transaction of a connection has created, dropped and defined.
+    """What the transaction of a connection has created, dropped and defined."""
 
-    Other connections must see nothing of it, nor wait for it: each statement is bound in a
-    transaction of DuckDB that begins with all this, and is rolled back. That is quick, as
-    miniatures of new tables are stored by names of their own, and are only renamed there.
-    """
-
-    statements: list[str] = field(default_factory=list)
-    # By names in lower case: the table, or None if it was dropped; and the name of its miniature.
-    tables: dict[str, Table | None] = field(default_factory=dict)
-    stored: dict[str, str] = field(default_factory=dict)
-    all_stored: list[str] = field(default_factory=list)
+    own: _Instead = field(default_factory=_Instead)
+    stored: dict[str, str] = field(default_factory=dict)  # names of miniatures, by those of tables
     has_own: bool = False  # whether it has defined what concerns this connection only
     remembered: _Remembered = field(default_factory=_Remembered)
 
@@ -322,27 +341,26 @@ class PlanningDatabase:
         """Note what others have changed since a transaction began; whether there is something."""
         changed = [*began.changed(self._shared.miniatures)]
         for name, table in changed:
-            began.held[name.lower()] = table
-            began.statements.append(f"DROP TABLE IF EXISTS memory.main.{quote(name)}")
-            if table is not None:
-                stored = self._store_uncommitted(table)
-                began.stored.append(stored)
-                began.statements.append(_takes_place(stored, name))
+            if table is None:
+                began.held.drop(name)
+            else:
+                began.held.put(table, self._store_uncommitted(table))
         if changed:
             self._transaction()  # what was bound before may mean something else from now on
         return changed != []
 
     def _held(self) -> list[str]:
         """What gives a transaction tables as they were in the place of what others have made."""
-        if self._began is None or not self._began.held:
+        if self._began is None or not self._began.held.tables:
             return []
         views = self._con.execute(
             "SELECT view_name FROM duckdb_views() "
             "WHERE database_name = 'memory' AND schema_name = 'main' AND NOT internal"
         ).fetchall()
-        hidden = (name for (name,) in views if name.lower() in self._began.held)
+        held = self._began.held
+        hidden = (name for (name,) in views if name.lower() in held.tables)
         dropped = (f"DROP VIEW memory.main.{quote(name)}" for name in hidden)
-        return [*dropped, *self._began.statements]
+        return [*dropped, *held.statements]
 
     def _store_uncommitted(self, table: Table) -> str:
         """Store a miniature that others don't see; its name."""
@@ -354,14 +372,9 @@ class PlanningDatabase:
     def put_uncommitted(self, table: Table) -> None:
         """Let statements of this connection see a table, in the place of one of that name."""
         with self._lock:
-            transaction, name = self._transaction(), table.name
-            stored = self._store_uncommitted(table)
-            transaction.all_stored.append(stored)
-            transaction.stored[name.lower()], transaction.tables[name.lower()] = stored, table
-            transaction.statements += [
-                f"DROP TABLE IF EXISTS memory.main.{quote(name)}",
-                _takes_place(stored, name),
-            ]
+            transaction, stored = self._transaction(), self._store_uncommitted(table)
+            transaction.own.put(table, stored)
+            transaction.stored[table.name.lower()] = stored
 
     def update_uncommitted(self, table: Table) -> None:
         """The next version of a table that the transaction has created."""
@@ -372,9 +385,7 @@ class PlanningDatabase:
     def drop_uncommitted(self, name: str) -> None:
         """Hide a table from statements of this connection."""
         with self._lock:
-            transaction = self._transaction()
-            transaction.statements.append(f"DROP TABLE IF EXISTS memory.main.{quote(name)}")
-            transaction.tables[name.lower()] = None
+            self._transaction().own.drop(name)
 
     def define_uncommitted(self, sql: str, *, own: bool) -> None:
         """Run a definition for statements of this connection; `own` if it will be so for ever."""
@@ -382,7 +393,7 @@ class PlanningDatabase:
             transaction = self._transaction()
             with self._seen():
                 self._con.execute(sql).fetchall()
-            transaction.statements.append(sql)
+            transaction.own.statements.append(sql)
             transaction.has_own = transaction.has_own or own
             self._note(sql)
 
@@ -408,7 +419,7 @@ class PlanningDatabase:
             self._refresh()
             try:
                 self._con.execute("BEGIN")
-                for sql in transaction.statements:
+                for sql in transaction.own.statements:
                     self._con.execute(sql)
                 yield
                 self._con.execute("COMMIT")
@@ -421,9 +432,9 @@ class PlanningDatabase:
                         f"session: nothing is committed. ({message_of(error)})"
                     ) from error
                 raise
-            for stored in transaction.all_stored:
+            for stored in transaction.own.stored:
                 self._shared.miniatures.forget(stored)
-            for name, table in transaction.tables.items():
+            for name, table in transaction.own.tables.items():
                 self._shared.miniatures.forget(name)
                 self._shared.names.pop(name, None)
                 if table is not None:
@@ -443,11 +454,11 @@ class PlanningDatabase:
     def _end(self) -> None:
         """See what others see from now on."""
         began, self._began = self._began, None
-        for stored in began.stored if began is not None else ():
+        for stored in began.held.stored if began is not None else ():
             self._shared.miniatures.remove(stored)
 
     def _remove(self, transaction: _Uncommitted) -> None:
-        for stored in transaction.all_stored:
+        for stored in transaction.own.stored:
             self._shared.miniatures.remove(stored)
 
     @contextlib.contextmanager
@@ -458,7 +469,7 @@ class PlanningDatabase:
             if self._uncommitted is None or self._is_undone:
                 yield
                 return
-            with undone(self._con, [*self._held(), *self._uncommitted.statements]):
+            with undone(self._con, [*self._held(), *self._uncommitted.own.statements]):
                 self._is_undone = True
                 try:
                     yield
@@ -474,9 +485,9 @@ class PlanningDatabase:
         """The names of tables, by those in lower case."""
         if self._uncommitted is None:
             return self._shared.names
-        own = self._uncommitted.tables
+        own = self._uncommitted.own.tables
         if self._began is not None:
-            own = {**self._began.held, **own}
+            own = {**self._began.held.tables, **own}
         others = {key: name for key, name in self._shared.names.items() if key not in own}
         return {**others, **{key: table.name for key, table in own.items() if table is not None}}
 
@@ -655,7 +666,7 @@ class PlanningDatabase:
             return
         with _query_errors():
             parsed = self._con.extract_statements(sql)
-        if any(each.type == duckdb.StatementType.MULTI for each in parsed):
+        if any(statement.type == duckdb.StatementType.MULTI for statement in parsed):
             raise QueryError(
                 "Only the session's own database runs a PIVOT without the values of its columns: "
                 "write ON column IN (values)."
@@ -826,10 +837,6 @@ def _columns(table: Table) -> tuple[tuple[str, str], ...]:
     return tuple((column.name, column.type) for column in table.schema)
 
 
-def _takes_place(stored: str, name: str) -> str:
-    return f"ALTER TABLE memory.main.{quote(stored)} RENAME TO {quote(name)}"
-
-
 def _remember(cache: OrderedDict[_Key, _Value], key: _Key, value: _Value) -> None:
     cache[key] = value
     if len(cache) > _CACHED_MAX:
@@ -864,7 +871,7 @@ def _check_files(sql: str) -> None:
     for named in _NAMES_FILES.finditer(sql):
         for quoted in _QUOTED.findall(named[1] or named[2] or ""):
             path = quoted[1:-1]
-            has_pattern = any(each in path for each in "*?[")
+            has_pattern = any(letter in path for letter in "*?[")
             files = glob.iglob(path, recursive=True) if has_pattern else (path,)  # noqa: PTH207
             for file in files:
                 try:

@@ -163,6 +163,12 @@ class CopyFrom(Write, frozen=True):
     """COPY ... FROM, or one whose destination is computed."""
 
 
+class CopyDatabase(Write, frozen=True):
+    """COPY FROM DATABASE `source` TO another."""
+
+    source: str
+
+
 class AlterTable(Write, frozen=True):
     """ALTER TABLE; `renamed` is the table's new name, or empty."""
 
@@ -290,7 +296,7 @@ _PG_VIEWS = """am attrdef attribute class collation constraint database depend d
     type views"""
 # What makes a query more than one over tables, among its tokens without strings.
 _CATALOG = re.compile(
-    r"\b(?:duckdb_\w+|pragma_\w+\s*\(|information_schema\s*\.|sqlite_(?:temp_)?(?:master|schema)\b"
+    r"\b(?:duckdb_\w+|pragma_(?:\w+\s*\(|database_list\b)|information_schema\s*\.|sqlite_(?:temp_)?(?:master|schema)\b"
     rf"|pg_(?:{'|'.join(_PG_VIEWS.split())})\b|pg_catalog\s*\.|pg_(?!typeof\b)\w+\s*\("
     r"|current_(?:schemas?|setting|database|catalog)\s*\()"
     r"|\(\s*(?:SHOW|DESCRIBE|DESC)\s+[\w\"(]",
@@ -592,7 +598,7 @@ def session_setting(sql: str) -> str | None:
     """A SET or RESET as one that concerns its connection only; None if it asks for GLOBAL."""
     cursor = Cursor(sql)
     first = cursor.take()
-    if cursor.skip("VARIABLE"):
+    if cursor.skip("VARIABLE") or (cursor.skip("TIME") and cursor.skip("ZONE")):
         return sql
     if cursor.skip("GLOBAL"):
         return None
@@ -619,6 +625,8 @@ def dropped_first(sql: str) -> str | None:
 
 
 def _copy(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
+    if cursor.skip("FROM", "DATABASE"):
+        return CopyDatabase(sql, target=None, source=".".join(cursor.path()))
     begin = cursor.offset
     target = _target(cursor)
     if not cursor.skip_to("TO"):

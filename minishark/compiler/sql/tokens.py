@@ -187,7 +187,7 @@ def without_qualifier(sql: str, qualifier: str, names: AbstractSet[str]) -> str:
         (
             Edit(name.first, tokens[name.at + 2].first, "")
             for name in names_in(tokens)
-            if name.key[:2] == key and set(name.key[2:3]) <= names
+            if name.key[:2] == key and not names.isdisjoint(name.key[2:3])
         ),
     )
 

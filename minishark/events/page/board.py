@@ -348,7 +348,7 @@ class Board:
         query = self._query(session, event.query)
         query.apply(event)
         while len(self.queries) > QUERIES_MAX:
-            over = (key for key, each in self.queries.items() if each.state != "running")
+            over = (key for key, query in self.queries.items() if query.state != "running")
             # The end of one that runs may have been dropped: those can't stay forever.
             oldest = next(over, None) or next(iter(self.queries))
             del self.queries[oldest]

@@ -106,9 +106,9 @@ def known_rows(
     rows: list[int | None] = [
         put_out.get(node.stage) if node.puts_out else node.stored_rows for node in plan
     ]
-    for i, each in enumerate(measured):
-        if each.rows is not None and not plan[i].puts_out:
-            rows[i] = each.rows
+    for i, operator in enumerate(measured):
+        if operator.rows is not None and not plan[i].puts_out:
+            rows[i] = operator.rows
     for i in reversed(range(len(plan))):
         if rows[i] is None and plan[i].keeps_rows and children[i]:
             rows[i] = rows[children[i][-1]]
@@ -152,7 +152,7 @@ def binding(placed: StagePlaced) -> dict[str, Any] | None:
         took = min(left.get(node, 0), max(1, bound))
         served += [min(at_s, last)] * took
         left[node] = left.get(node, 0) - took
-    unserved = sum(each for each in left.values() if each > 0)
+    unserved = sum(count for count in left.values() if count > 0)
     everywhere = served + [last] * unserved
     ran: dict[str, int] = {}
     for _, node, bound in asked:

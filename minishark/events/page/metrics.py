@@ -208,7 +208,7 @@ def _gauges(board: Board) -> Iterator[str]:
             ],
         ),
         ("tables", "Tables.", [({}, len(tables))]),
-        ("table_rows", "Rows of all tables.", [({}, sum(each.rows for each in tables))]),
+        ("table_rows", "Rows of all tables.", [({}, sum(table.rows for table in tables))]),
         (
             "table_bytes",
             "Bytes of one replica of all tables.",

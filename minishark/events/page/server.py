@@ -114,7 +114,7 @@ class PageServer:
             self._scheme = "https"
         name = "127.0.0.1" if host in _LOOPBACK else host
         shown = socket.gethostname() if name == "0.0.0.0" else name  # noqa: S104 - asked for
-        self.hosts = {f"{each}:{self.port}" for each in (*_LOOPBACK, host, shown, "[::1]")}
+        self.hosts = {f"{name}:{self.port}" for name in (*_LOOPBACK, host, shown, "[::1]")}
         self.address = f"{self._scheme}://{shown}:{self.port}/{self.token}/"
         self._thread = threading.Thread(
             target=self._server.serve_forever,
@@ -172,7 +172,7 @@ class _Server(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
             # Those that have shown no token must not keep out one that may.
-            strangers = (each for each, is_known in self._open.items() if not is_known)
+            strangers = (connection for connection, is_known in self._open.items() if not is_known)
             stranger = None if len(self._open) < CONNECTIONS_MAX else next(strangers, None)
             if stranger is not None:
                 del self._open[stranger]
@@ -205,9 +205,9 @@ class _Server(ThreadingHTTPServer):
     def close_connections(self) -> None:
         with self._lock:
             waiting = list(self._open)
-        for each in waiting:
+        for connection in waiting:
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away in the middle is no error."""

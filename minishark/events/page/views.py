@@ -27,7 +27,7 @@ _WHAT_CHARS = 100
 
 def cluster(board: Board) -> dict[str, Any]:
     """The nodes, what runs on them, and what has run in the last minute."""
-    nodes = sorted(board.nodes.items(), key=lambda each: natural(each[0][1]))
+    nodes = sorted(board.nodes.items(), key=lambda item: natural(item[0][1]))
     since = board.now_s - STREAM_S
     recent = [mark for mark in board.stream if mark[2] >= since]
     running = _running_tasks(board)
@@ -36,7 +36,7 @@ def cluster(board: Board) -> dict[str, Any]:
         for task in running
         if task["began_s"] < board.now_s
     ]
-    executors = {each.name for _, node in nodes for each in node.executors}
+    executors = {executor.name for _, node in nodes for executor in node.executors}
     lanes = sorted(executors | {mark[0] for mark in recent}, key=natural)
     number = {lane: i for i, lane in enumerate(lanes)}
     keys = list(dict.fromkeys([mark[3] or mark[4] for mark in recent]))
@@ -53,7 +53,7 @@ def cluster(board: Board) -> dict[str, Any]:
     ]
     return {
         "nodes": [_node(board, cluster, node) for (cluster, _), node in nodes],
-        "deaths": [list(each) for each in board.deaths],
+        "deaths": [list(death) for death in board.deaths],
         "running": [_progress(board, query) for query in board.running()[-20:]],
         "running_tasks": running,
         "counts": board.counted(),
@@ -242,23 +242,23 @@ def placement(board: Board) -> dict[str, Any]:
     by_node: dict[str, list[float]] = defaultdict(list)
     for node, queue_s, _ in board.waits:
         by_node[node].append(queue_s)
-    is_local = Counter([each[2] for each in board.waits])
+    is_local = Counter([wait[2] for wait in board.waits])
     placed = [binding[3] for binding in board.placed]
-    tasks = sum([each["tasks"] for each in placed])
+    tasks = sum([job["tasks"] for job in placed])
     return {
         "tasks": len(board.waits),
-        "all": spread([each[1] for each in board.waits]),
+        "all": spread([wait[1] for wait in board.waits]),
         "nodes": [
             {"name": name, "tasks": len(waits), "queue_s": spread(waits)}
-            for name, waits in sorted(by_node.items(), key=lambda each: natural(each[0]))
+            for name, waits in sorted(by_node.items(), key=lambda item: natural(item[0]))
         ],
         "local": is_local[True],
         "constrained": is_local[True] + is_local[False],
         "binding": {
             "jobs": len(placed),
             "tasks": tasks,
-            "probes": sum([each["probes"] for each in placed]),
-            "reservations": sum([each["reservations"] for each in placed]),
+            "probes": sum([job["probes"] for job in placed]),
+            "reservations": sum([job["reservations"] for job in placed]),
             "late_s": _mean(placed, "late_s"),
             "random_s": _mean(placed, "random_s"),
         }
@@ -273,7 +273,7 @@ def placement(board: Board) -> dict[str, Any]:
 
 def python(board: Board) -> dict[str, Any]:
     """Calls of Python functions, iterative programs, and jobs that outlive their programs."""
-    functions = sorted(board.functions.items(), key=lambda each: -each[1].last_s)
+    functions = sorted(board.functions.items(), key=lambda item: -item[1].last_s)
     return {
         "functions": [
             {
@@ -286,7 +286,7 @@ def python(board: Board) -> dict[str, Any]:
                 "run_s": f.run_s,
                 "longest_s": f.longest_s if f.by_node else None,
                 "error": f.error,
-                "nodes": sorted(f.by_node.items(), key=lambda each: natural(each[0])),
+                "nodes": sorted(f.by_node.items(), key=lambda item: natural(item[0])),
             }
             for name, f in functions
         ],
@@ -432,7 +432,7 @@ def _by_node(tasks: Sequence[TaskEnded]) -> list[dict[str, Any]]:
             "busy_s": sum(task.run_s for task in on_node),
             **_of_many(on_node, totals(on_node)),
         }
-        for node, on_node in sorted(by_node.items(), key=lambda each: natural(each[0]))
+        for node, on_node in sorted(by_node.items(), key=lambda item: natural(item[0]))
     ]
 
 
@@ -462,5 +462,5 @@ def _parts(table: TableReport) -> Iterator[list[Any]]:
 
 def _mean(placed: Sequence[dict[str, Any]], name: str) -> float:
     """The mean over tasks of a figure of jobs."""
-    total = sum([each[name] * each["tasks"] for each in placed])
-    return float(total / sum([each["tasks"] for each in placed]))
+    total = sum([job[name] * job["tasks"] for job in placed])
+    return float(total / sum([job["tasks"] for job in placed]))

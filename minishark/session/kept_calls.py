@@ -1,0 +1,151 @@
+"""What calls of Python functions have returned, among the outputs that a session keeps."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from minishark.errors import MinisharkError
+from minishark.events.figures import TaskFigures
+from minishark.query.names import NoNameError, arguments_name, call_name, named
+from minishark.query.reuse import Reuse
+from minishark.query.run import working_folder
+from minishark.session.engine import Engine
+from minishark.tasks.functions import Function
+from minishark.tasks.kept import Naming
+from minishark.worker.protocol import (
+    FileSlice,
+    KeptOutput,
+    PythonOutcome,
+    TaskOutcome,
+    Value,
+)
+from minishark.worker.store import InputMissingError, Store
+
+
+def kept_calls(engine: Engine) -> CallOutputs | None:
+    """Where the sessions of an engine keep what calls return; None if they keep nothing."""
+    if engine.reuse is None:
+        return None
+    return CallOutputs(reuse=engine.reuse, store=engine.cluster.store, warn=engine.warn)
+
+
+@dataclass(slots=True, kw_only=True)
+class CallOutputs:
+    """Outputs of calls; safe to use from several threads.
+
+    Attributes:
+        reuse: the session's outputs.
+        store: gives its view of stored files.
+        warn: takes a sentence for the user.
+    """
+
+    reuse: Reuse
+    store: Callable[[], Store]
+    warn: Callable[[str], None]
+    _names: dict[str, str] = field(default_factory=dict)  # by files that are to be read
+    _readers: Counter[str] = field(default_factory=Counter)  # of each of these names
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def folder(self) -> str:
+        """Where nodes keep large results."""
+        return self.reuse.folder
+
+    def naming(self, function: Function) -> Naming:
+        """How calls of a function are named; a warning says why one has no name."""
+        label = function.label
+        try:
+            if function.value.files:
+                raise NoNameError(  # noqa: TRY301 - said as what else has no name
+                    f"the function {label} holds much data: pass that as an argument"
+                )
+            common = call_name(label, function.value.pickled, working_folder())
+        except NoNameError as error:
+            self._say(label, error)
+            return lambda _args, _kwargs: ""
+
+        def name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+            try:
+                return named(common, arguments_name(label, (args, kwargs)))
+            except NoNameError as error:
+                self._say(label, error)
+                return ""
+
+        return name
+
+    def _say(self, label: str, why: NoNameError) -> None:
+        self.warn(f"What {label} returns is not kept: {why}.")
+
+    def take(self, names: Sequence[str]) -> Mapping[str, tuple[PythonOutcome, str]]:
+        """The outcomes of those calls that were made, each with its node."""
+        taken = {}
+        for name, output in self.reuse.take(tuple(dict.fromkeys(names))).items():
+            value = _value(output)
+            if not self._is_there(value):
+                self.reuse.give((name,))
+                self.reuse.lost([item.file for item in value.files])
+                continue
+            taken[name] = (PythonOutcome(value), output.node)
+            if value.files:
+                self._reads(name, value, names.count(name))
+            else:
+                self.reuse.give((name,))
+        return taken
+
+    def _is_there(self, value: Value) -> bool:
+        """Whether all files of a value are there, and what they were."""
+        try:
+            self.store().read_all([(item,) for item in value.files])
+        except (InputMissingError, MinisharkError, OSError):
+            return False
+        return True
+
+    def _reads(self, name: str, value: Value, times: int) -> None:
+        with self._lock:
+            self._names.update((item.file, name) for item in value.files)
+            self._readers[name] += times
+
+    def keep(self, name: str, value: Value, node: str, run_s: float) -> None:
+        """A call has returned."""
+        if value.stream is None:
+            outcome = TaskOutcome(figures=TaskFigures(), inline=value.pickled)
+        else:
+            outcome = TaskOutcome(
+                figures=TaskFigures(bytes=value.stream_bytes),
+                file=value.stream.file,
+                checksum=value.stream.checksum,
+            )
+            self._reads(name, value, 1)
+            self.reuse.hold((name,))
+        output = KeptOutput(
+            outcome=outcome, node=node, identity=name, made_s=time.time(), run_s=run_s
+        )
+        self.reuse.keep({name: output})
+
+    def release(self, items: Iterable[FileSlice]) -> None:
+        """Files of results were read, or are not wanted."""
+        done = []
+        with self._lock:
+            for item in items:
+                name = self._names.get(item.file, "")
+                self._readers[name] -= 1
+                if self._readers[name] <= 0:
+                    del self._readers[name]
+                    if self._names.pop(item.file, None):
+                        done.append(name)
+        if done:
+            self.reuse.give(done)
+
+
+def _value(output: KeptOutput) -> Value:
+    """The value in an output of a call."""
+    outcome = output.outcome
+    if outcome.file is None:
+        assert outcome.inline is not None, "an output is inline or in a file"
+        return Value(outcome.inline)
+    return Value(b"", FileSlice(outcome.file, (output.node,), checksum=outcome.checksum))

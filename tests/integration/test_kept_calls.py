@@ -1,0 +1,203 @@
+"""What calls have returned is kept for later ones: `session.map(..., reuse=True)`."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from processes import program, until
+
+import minishark
+from minishark.cluster.launch import ClusterRecord, StartOptions, start_cluster, stop_cluster
+from minishark.errors import OptionError
+from minishark.session.session import Session
+
+ITEMS = 20
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRecord]:
+    """A cluster of two nodes with one executor each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
+        yield start_cluster(StartOptions(name="calling", nodes=2))
+        stop_cluster("calling")
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    """A session that keeps its own outputs."""
+    with minishark.connect(in_process=True, reuse="session") as session:
+        yield session
+
+
+def _note(path: str, what: int) -> None:
+    with Path(path).open("a") as file:
+        file.write(f"{what}\n")
+
+
+class Counted:
+    """A function that notes its calls in a file."""
+
+    def __init__(self, path: Path, size: int = 10, factor: int = 1) -> None:
+        """Returns `size` bytes for each item."""
+        self.path, self.size, self.factor = str(path), size, factor
+
+    def __call__(self, item: int) -> tuple[int, bytes]:
+        _note(self.path, item)
+        return self.factor * item, bytes([item]) * self.size
+
+    @property
+    def calls(self) -> int:
+        """How many there were."""
+        return len(Path(self.path).read_text().splitlines())
+
+    def expected(self, items: int = ITEMS) -> list[tuple[int, bytes]]:
+        return [(self.factor * item, bytes([item]) * self.size) for item in range(items)]
+
+
+@pytest.mark.parametrize("size", [10, 100_000, 400_000])
+def test_equal_calls_are_made_once(session: Session, tmp_path: Path, size: int) -> None:
+    """Small and large results; only what is new is called, also in another order."""
+    fn = Counted(tmp_path / "calls", size)
+    assert fn.expected() == list(session.map(fn, range(ITEMS), reuse=True))
+    assert fn.expected() == list(session.map(fn, range(ITEMS), reuse=True))
+    assert ITEMS == fn.calls
+    assert fn.expected(ITEMS + 2) == list(session.map(fn, range(ITEMS + 2), reuse=True))
+    assert ITEMS + 2 == fn.calls
+    backwards = session.map(fn, reversed(range(ITEMS)), reuse=True, ordered=False)
+    assert fn.expected() == sorted(backwards)
+    assert ITEMS + 2 == fn.calls
+    with session.executor(reuse=True) as executor:
+        assert fn.expected()[3] == executor.submit(fn, 3).result()
+        assert fn.expected()[3] == executor.submit(fn, 3).result()
+    assert ITEMS + 3 == fn.calls  # a call of one item is another than one of a list
+    other = Counted(tmp_path / "calls", size, factor=2)
+    assert other.expected() == list(session.map(other, range(ITEMS), reuse=True))
+    assert 2 * ITEMS + 3 == fn.calls
+    assert fn.expected(3) == list(session.map(fn, range(3)))
+    assert 2 * ITEMS + 6 == fn.calls
+
+
+def test_only_results_are_kept(session: Session, tmp_path: Path) -> None:
+    """A call that has raised is made again; so is one that can't be named, with a warning."""
+    path = str(tmp_path / "calls")
+
+    def failing(item: int) -> int:
+        _note(path, item)
+        return 6 // item
+
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            list(session.map(failing, [1, 0], reuse=True))
+    assert ["0", "0", "1"] == sorted(Path(path).read_text().split())
+
+    def dynamic(item: int) -> Any:
+        return eval(f"{item} + 1")
+
+    assert [2, 3] == list(session.map(dynamic, [1, 2], reuse=True))
+    assert any("dynamic returns is not kept" in each for each in session.warnings)
+
+
+def test_a_session_without_outputs_refuses() -> None:
+    """It says what to do."""
+    with minishark.connect(in_process=True) as session:
+        with pytest.raises(OptionError, match=r"pass reuse to connect\(\)"):
+            session.map(abs, [1], reuse=True)
+        with pytest.raises(OptionError, match=r"pass reuse to connect\(\)"):
+            session.executor(reuse=True)
+
+
+def test_arguments_count_by_value(session: Session, tmp_path: Path) -> None:
+    """Arrays and keyword arguments, too."""
+    path = str(tmp_path / "calls")
+
+    def total(array: Any, *, factor: int = 1) -> int:
+        _note(path, factor)
+        return int(array.sum()) * factor
+
+    with session.executor(reuse=True) as executor:
+        answers = [
+            executor.submit(total, array, **named).result()
+            for array in (np.arange(100_000), np.arange(100_000), np.arange(100_001))
+            for named in ({}, {"factor": 2}, {"factor": 2})
+        ]
+    sums = [sum(range(100_000))] * 2 + [sum(range(100_001))]
+    assert [factor * total for total in sums for factor in (1, 2, 2)] == answers
+    assert 4 == len(Path(path).read_text().split())
+
+
+def test_a_lost_or_damaged_result_is_computed_again(session: Session, tmp_path: Path) -> None:
+    """Whatever has become of its file, the answer is right."""
+    fn = Counted(tmp_path / "calls", 100_000)
+    for treat in (lambda path: path.unlink(), _damage, lambda _: None):
+        assert fn.expected(4) == list(session.map(fn, range(4), reuse=True))
+        cluster = session._runtime.cluster
+        folder = cluster.store().in_memory(session._runtime.engine.reuse.folder)
+        files = [*folder.parent.parent.rglob("call-*")]
+        assert 4 == len(files)
+        treat(files[0])
+    assert 6 == fn.calls
+
+
+def _damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+_PROGRAM = """
+import os, sys, time, minishark
+
+def called(item, path=sys.argv[2], size=int(sys.argv[3])):
+    with open(path, "a") as file:
+        file.write(f"{item}\\n")
+    while item >= 15 and os.path.exists(path + ".wait"):
+        time.sleep(0.05)
+    return item, bytes([item]) * size
+
+with minishark.connect(sys.argv[1], reuse="cluster") as session:
+    for item, data in session.map(called, range(20), reuse=True):
+        print(item, len(data), flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_calls_outlive_the_program_that_made_them(
+    running: ClusterRecord, tmp_path: Path, size: int
+) -> None:
+    """A program that is killed and started again makes those that were not done."""
+    calls, wait = tmp_path / "calls", tmp_path / "calls.wait"
+    wait.touch()
+    arguments = ("-c", _PROGRAM, running.address, str(calls), str(size))
+    with program(*arguments) as first:
+        until(lambda: calls.exists() and "15" in calls.read_text().split(), "most of its calls")
+        time.sleep(0.3)  # until homes were told
+        first.kill()
+    wait.unlink()
+    with program(*arguments) as second:
+        output, errors = second.process.communicate(timeout=60)
+    assert [f"{item} {size}" for item in range(20)] == output.splitlines(), errors
+    made = Counter(map(int, calls.read_text().split()))
+    assert [1] * 15 == [made[item] for item in range(15)]
+    assert all(made[item] >= 1 for item in range(15, 20))
+
+
+@pytest.mark.slow
+def test_calls_outlive_the_cluster(tmp_path: Path) -> None:
+    """In a folder."""
+    fn = Counted(tmp_path / "calls", 100_000)
+    small = Counted(tmp_path / "small", 10)
+    for _ in range(2):
+        with minishark.connect(
+            in_process=True, reuse="session", reuse_folder=tmp_path / "kept"
+        ) as session:
+            assert fn.expected() == list(session.map(fn, range(ITEMS), reuse=True))
+            assert small.expected() == list(session.map(small, range(ITEMS), reuse=True))
+    assert (ITEMS, ITEMS) == (fn.calls, small.calls)
