@@ -90,6 +90,7 @@ NAMED = (
     Named(
         "DuckDB's profiles and logs", r"(?i)profil\w+'|tracked_metrics|query_log|_profil\w+\.json"
     ),
+    Named("DuckDB's profiles and logs", r"'\{TEST_DIR\}/(test\.txt|output\.json)'"),
     Named("DuckDB's profiles and logs", file=r"/profiling/|/logging/|detailed_profiler"),
     Named("statistics of DuckDB's storage", r"(?i)\bBITSTRING_AGG\(", "retrieve required statist"),
     Named("row ids of changed tables", r"(?i)\browid\b", "rows are missing"),
@@ -114,7 +115,10 @@ NAMED = (
     Named("variables by their names", r"DEFAULT \$"),
     Named("another session's DETACH", file="test_querying_from_detached_catalog"),
     Named("another session's ALTER VIEW", file="test_rename_view_many_transactions"),
-    Named("what follows refused settings", file=r"/settings/|_with_dependencies|_abort\.test"),
+    Named(
+        "what follows refused settings",
+        file=r"/settings/|_external_access|_with_dependencies|_abort\.test",
+    ),
     Named("what follows refused settings", file="statement_tostring_roundtrip"),
     Named("what follows refused settings", "", "Out of Memory Error"),
     Named(
@@ -122,6 +126,8 @@ NAMED = (
         file=r"rename_(col|table)/test_rename_\w+_(rollback|collision|transactions)",
     ),
     Named("files in the place of folders", r"(?i)\bOVERWRITE\b", "it is a file"),
+    Named("names after USE and ATTACH", file="attach_default_table|attach_did_you_mean"),
+    Named("files of attached databases", file="no_wal_writes|encryption_fallback"),
     Named("connections", r"(?i)\bduckdb_connection_count\("),
     Named(
         "random values",
@@ -507,7 +513,7 @@ def main(options: DuckdbTestsOptions) -> int:
         verdict = compare(file, float(options.limit_s))
         name = str(file.relative_to(options.folder))
         folders.setdefault(_folder_of(file, options.folder), []).append(verdict)
-        rows.append({"file": name, **asdict(verdict)})
+        rows.append({"file": name, **asdict(verdict), "named": dict(verdict.named)})
         for difference in verdict.others:
             print(f"{name}: {difference}", flush=True)
     total = [verdict for verdicts in folders.values() for verdict in verdicts]
