@@ -88,9 +88,10 @@ NAMED = (
     Named("statistics of DuckDB's storage", r"(?i)pragma_metadata_info\("),
     Named("DuckDB's profiles and logs", r"(?i)\bduckdb_logs\w*\b"),
     Named(
-        "DuckDB's profiles and logs", r"(?i)profil\w+'|tracked_metrics|query_log|_profil\w+\.json"
+        "DuckDB's profiles and logs",
+        r"(?i)profil\w+'|tracked_metrics|query_(log|path)|log_query|_profil\w+\.json",
     ),
-    Named("DuckDB's profiles and logs", r"'\{TEST_DIR\}/(test\.txt|output\.json)'"),
+    Named("DuckDB's profiles and logs", r"'\{TEST_DIR\}/(test\.txt|\w*output\.json)'"),
     Named("DuckDB's profiles and logs", file=r"/profiling/|/logging/|detailed_profiler"),
     Named("statistics of DuckDB's storage", r"(?i)\bBITSTRING_AGG\(", "retrieve required statist"),
     Named("row ids of changed tables", r"(?i)\browid\b", "rows are missing"),
@@ -117,7 +118,7 @@ NAMED = (
     Named("another session's ALTER VIEW", file="test_rename_view_many_transactions"),
     Named(
         "what follows refused settings",
-        file=r"/settings/|_external_access|_with_dependencies|_abort\.test",
+        file=r"/settings/|_external_access|_with_dependencies|qualify_view|_abort\.test",
     ),
     Named("what follows refused settings", file="statement_tostring_roundtrip"),
     Named("what follows refused settings", "", "Out of Memory Error"),
@@ -126,12 +127,12 @@ NAMED = (
         file=r"rename_(col|table)/test_rename_\w+_(rollback|collision|transactions)",
     ),
     Named("files in the place of folders", r"(?i)\bOVERWRITE\b", "it is a file"),
-    Named("names after USE and ATTACH", file="attach_default_table|attach_did_you_mean"),
+    Named("names after USE and ATTACH", file="attach_(default_table|did_you_mean|views)"),
     Named("files of attached databases", file="no_wal_writes|encryption_fallback"),
     Named("connections", r"(?i)\bduckdb_connection_count\("),
     Named(
         "random values",
-        file=r"test_iejoin_events|test_art_issue_6799|split_partition_heap|virtual/group_by",
+        file=r"test_iejoin_events|test_art_issue_6799|hive_timestamps|split_partition_heap|virtual/group_by",
     ),
 )
 # Statements after which a file goes on, whatever they answered: they change no rows.
