@@ -104,6 +104,8 @@ NAMED = (
     Named("row numbers without an order, rows that a LIMIT keeps", file="cte_parallel_buffered"),
     Named("times", r"(?i)\b(local|current_)\w*time\w*\b", "rows are missing"),
     Named("times", r"(?i)\bpg_postmaster_start_time\("),
+    Named("times", file=r"/test_now\."),
+    Named("options of COPY", file="row_group_size_bytes|skip_empty_write|copy_overwrite_parquet"),
     Named("numbers of transactions", r"(?i)\btxid_current\("),
     Named("random values", r"(?i)\b(random|reservoir_quantile)\(|\bUSING SAMPLE\b"),
     Named("rows that a LIMIT keeps", r"(?i)\bLIMIT\b", file="test_big_insert"),
