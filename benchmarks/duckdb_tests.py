@@ -105,6 +105,7 @@ NAMED = (
     Named("times", r"(?i)\b(local|current_)\w*time\w*\b", "rows are missing"),
     Named("times", r"(?i)\bpg_postmaster_start_time\("),
     Named("times", file=r"/test_now\."),
+    Named("sizes of files", r"(?i)\bRETURN_STATS\b", "rows are missing"),
     Named("options of COPY", file="row_group_size_bytes|skip_empty_write|copy_overwrite_parquet"),
     Named("numbers of transactions", r"(?i)\btxid_current\("),
     Named("random values", r"(?i)\b(random|reservoir_quantile)\(|\bUSING SAMPLE\b"),
