@@ -579,6 +579,14 @@ def _front_end(sql: str, _: Cursor, __: str) -> ParsedStatement:
     return FrontEndCommand(sql)
 
 
+def _detach(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
+    cursor.skip("DATABASE")
+    cursor.skip("IF", "EXISTS")
+    if [part.lower() for part in cursor.path()] == ["memory"]:
+        raise UnsupportedError("The session's tables are in memory: DETACH other databases.")
+    return FrontEndCommand(sql)
+
+
 def _use(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
     return Use(sql, path=cursor.path())
 
@@ -701,7 +709,7 @@ _BY_FIRST_WORD: Mapping[str, Callable[[str, Cursor, str], ParsedStatement]] = {
     "VACUUM": _vacuum,
     "COMMENT": _comment,
     "ATTACH": _front_end,
-    "DETACH": _front_end,
+    "DETACH": _detach,
     "USE": _use,
     "SET": _set,
     "RESET": _set,
