@@ -148,7 +148,7 @@ class RayNodes:
         self._await(
             launch.name,
             actor.place.remote(launch.before, head=launch.head),
-            lambda found: Placed(launch.name, *found),
+            lambda placed: Placed(launch.name, *placed),
         )
 
     def start(self, spec: NodeSpec) -> None:
@@ -191,9 +191,9 @@ class RayNodes:
 
     def end(self, names: Sequence[str], timeout_s: float) -> None:
         """Have actors end their nodes; then they end, too."""
-        found = [self._nodes[name] for name in names if name in self._nodes]
+        living = [self._nodes[name] for name in names if name in self._nodes]
         with contextlib.suppress(RayError):  # the connection is gone, and the actors with it
-            ending = [node.actor.end.remote() for node in found if node.placed]
+            ending = [node.actor.end.remote() for node in living if node.placed]
             if ending:
                 ray.wait(ending, num_returns=len(ending), timeout=timeout_s)
         for name in names:
@@ -251,8 +251,8 @@ def shape_of_ray(nodes: int | None, cores: float | None) -> tuple[int, float]:
     Raises:
         ClusterError: no machine has cores.
     """
-    found = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
-    able = [count for count in found if count >= (cores or 1)]
+    core_counts = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
+    able = [count for count in core_counts if count >= (cores or 1)]
     if not able and (nodes is None or cores is None):
         raise ClusterError(f"No machine of the Ray cluster has {cores or 1:g} cores.")
     return nodes or len(able), cores or min(able)

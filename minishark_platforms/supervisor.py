@@ -120,8 +120,8 @@ class Supervisor:
     @property
     def head_addresses(self) -> tuple[str, ...]:
         """The addresses of the heads, without keys; empty until all of them are known."""
-        found = tuple(place.address for place in self._places if place.head)
-        return found if all(found) else ()
+        addresses = tuple(place.address for place in self._places if place.head)
+        return addresses if all(addresses) else ()
 
     @property
     def running(self) -> tuple[str, ...]:

@@ -346,9 +346,6 @@ class Controller(Machine[ControllerIn]):
             self._running = False
             self._gathering_since = now
 
-    def _everyone(self) -> list[Address]:
-        return [*self._members, *self._waiting, *self._released]
-
     # --- epochs --------------------------------------------------------------------------------
 
     def _begin_epoch(self) -> None:
@@ -645,7 +642,7 @@ class Controller(Machine[ControllerIn]):
     def _end_workers(self) -> None:
         assert self._outcome is not None
         self._is_kept = True
-        for worker in self._everyone():
+        for worker in (*self._members, *self._waiting, *self._released):
             self._links.post(worker, End(self._outcome.failure))
 
     @property

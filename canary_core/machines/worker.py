@@ -249,9 +249,6 @@ class Worker(Machine[WorkerIn]):
             return False  # the next acknowledgement comes by a message
         if self._exchange.runnable or self._must_look_at_leaves:
             return True
-        return self._can_advance(replica)
-
-    def _can_advance(self, replica: Replica) -> bool:
         return self._limit(replica) > replica.end
 
     def _limit(self, replica: Replica) -> int:

@@ -138,13 +138,13 @@ class SqlMagics(Magics):
         # Each time: pandas frames change, and a variable may hold something else by now.
         named = {
             part.split()[0]
-            for found in _SOURCES.finditer(_LITERAL.sub("", text))
-            for part in found[1].split(",")
+            for sources in _SOURCES.finditer(_LITERAL.sub("", text))
+            for part in sources[1].split(",")
         }
         views = self._views.setdefault(session, set())
         for name in sorted(named):
-            found = self.shell.user_ns.get(name)
-            if not has_rows(found):
+            value = self.shell.user_ns.get(name)
+            if not has_rows(value):
                 if name in views:
                     views.discard(name)
                     session.catalog.drop_temp_view(name)
@@ -153,7 +153,7 @@ class SqlMagics(Magics):
                 if name.lower() in (info.name.lower() for info in session.catalog.list_tables()):
                     continue
                 views.add(name)
-            frame = found if isinstance(found, DataFrame) else session.create_dataframe(found)
+            frame = value if isinstance(value, DataFrame) else session.create_dataframe(value)
             frame.create_or_replace_temp_view(name)
 
     def _named_in(self, text: str) -> dict[str, Any]:

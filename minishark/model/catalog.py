@@ -289,5 +289,5 @@ class CatalogView(Catalog):
     def __iter__(self) -> Iterator[Table]:
         own = {table.name.lower(): table.name for table in super().__iter__()}
         names = {table.name.lower(): table.name for table in self._seen}
-        found = map(self.find, {**names, **own}.values())
-        return iter([table for table in found if table is not None])
+        seen = map(self.find, {**names, **own}.values())
+        return iter([table for table in seen if table is not None])

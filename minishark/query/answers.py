@@ -90,15 +90,15 @@ def _unmatched(expected: list[Floats], actual: list[Floats]) -> tuple[list[Float
         return [], []
     if max(len(expected), len(actual)) > _MATCHED_MAX:
         pairs = zip(expected, actual, strict=False)
-        differing = [(wanted, found) for wanted, found in pairs if not _close(wanted, found)]
+        differing = [(wanted, row) for wanted, row in pairs if not _close(wanted, row)]
         common = min(len(expected), len(actual))
         return (
             [wanted for wanted, _ in differing] + expected[common:],
-            [found for _, found in differing] + actual[common:],
+            [row for _, row in differing] + actual[common:],
         )
     missing = []
     for wanted in expected:
-        index = next((i for i, found in enumerate(actual) if _close(wanted, found)), None)
+        index = next((i for i, row in enumerate(actual) if _close(wanted, row)), None)
         if index is None:
             missing.append(wanted)
         else:
@@ -120,8 +120,8 @@ def _order_differences(
 
 def _close(expected: Floats, actual: Floats) -> bool:
     return len(expected) == len(actual) and all(
-        math.isclose(wanted, found, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
-        for wanted, found in zip(expected, actual, strict=True)
+        math.isclose(one, other, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+        for one, other in zip(expected, actual, strict=True)
     )
 
 

@@ -153,8 +153,8 @@ class StoredEntries:
     threads: int = _READS_AT_ONCE
 
     def read(self, name: str) -> bytes | None:
-        found = read_file(f"{self.uri}/{name}{_ENDING}", self.access())
-        return None if found is None else found[0]
+        stored = read_file(f"{self.uri}/{name}{_ENDING}", self.access())
+        return None if stored is None else stored[0]
 
     def write(self, name: str, entry: bytes) -> None:
         write_data(entry, f"{self.uri}/{name}{_ENDING}", self.access())
@@ -253,8 +253,8 @@ class FolderOutputs:
             read = [self._taken(name) for name in left]
         else:
             read = at_once([partial(self._taken, name) for name in left], self._entries.threads)
-        found = zip(left, read, strict=True)
-        return {**outputs, **{name: output for name, output in found if output is not None}}
+        outcomes = zip(left, read, strict=True)
+        return {**outputs, **{name: output for name, output in outcomes if output is not None}}
 
     def _taken(self, name: str) -> KeptOutput | None:
         """An output of the folder, whose file is the session's from now on."""

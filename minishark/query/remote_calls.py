@@ -26,7 +26,7 @@ from minishark.errors import QueryError, UnsupportedError
 from minishark.model.expressions import quote
 from minishark.sources.files import reader_of
 
-_READERS = {
+LOCAL_READERS = {
     "read_parquet": "read_parquet",
     "parquet_scan": "read_parquet",
     "read_csv": "read_csv",
@@ -35,8 +35,10 @@ _READERS = {
     "read_json_auto": "read_json",
     "read_ndjson": "read_json",
     "read_ndjson_auto": "read_json",
-    "read_arrow": "read_arrow",
 }
+"""The functions of DuckDB that read files, and the format of each."""
+
+_READERS = {**LOCAL_READERS, "read_arrow": "read_arrow"}
 _OPTION = re.compile(r"(\w+)\s*:?=\s*(.*)", re.DOTALL)
 _URI = re.compile(r"'([a-z][a-z0-9]*://(?:[^']|'')*)'", re.IGNORECASE)
 

@@ -162,10 +162,10 @@ class Reuse:
                 if output.outcome.file in files:
                     self._forget(name)
 
-    def make_room(self, size: int | None = None) -> None:
-        """Tables need the space: remove what nobody reads, all of it or so many bytes."""
+    def make_room(self) -> None:
+        """Tables need the space: remove what nobody reads."""
         with self._lock:
-            gone = self._over(0 if size is None else max(0, self._bytes - size))
+            gone = self._over(0)
         self._remove(gone)
 
     def _over(self, limit_bytes: int) -> list[KeptOutput]:

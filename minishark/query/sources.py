@@ -53,7 +53,7 @@ from minishark.errors import (
 from minishark.model.catalog import ColumnStatistics, Partition, Table, TableStatistics
 from minishark.model.expressions import Schema, quote
 from minishark.model.predicates import Pushed
-from minishark.query.remote_calls import RemoteFiles, without_remote_files
+from minishark.query.remote_calls import LOCAL_READERS, RemoteFiles, without_remote_files
 from minishark.sources.contract import Snapshot, Source, Split
 from minishark.sources.files import FileSource, reader_of
 from minishark.sources.filesystems import StoredFile, is_remote, list_files, stat_file
@@ -74,16 +74,6 @@ _STEADY_GROUPS = 64
 _STEADY_BYTES_MIN = 4 << 20  # less is not worth a task, even if others need not run again
 _ROWS_UNKNOWN = 1_000_000
 _ROW_BYTES = 100
-_READERS = {
-    "read_parquet": "read_parquet",
-    "parquet_scan": "read_parquet",
-    "read_csv": "read_csv",
-    "read_csv_auto": "read_csv",
-    "read_json": "read_json",
-    "read_json_auto": "read_json",
-    "read_ndjson": "read_json",
-    "read_ndjson_auto": "read_json",
-}
 _IMPLIED = {"read_ndjson": "newline_delimited", "read_ndjson_auto": "newline_delimited"}
 _OPTIONS = {
     "read_parquet": "binary_as_string",
@@ -943,7 +933,7 @@ def _named_file(node: dict[str, Any], sql: str, first: int) -> _Reference | None
 def _called_reader(node: dict[str, Any], sql: str, first: int) -> _Reference | None:
     """A call of a reader with constants, all of which can be told to tasks; None for any other."""
     function = node["function"]["function_name"].lower()
-    reader = _READERS.get(function, "")
+    reader = LOCAL_READERS.get(function, "")
     patterns: list[str] = []
     options = {"format": f"'{_IMPLIED[function]}'"} if function in _IMPLIED else {}
     if not reader:

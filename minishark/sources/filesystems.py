@@ -580,7 +580,8 @@ def _opened(root: str, kind: str, settings: Mapping[str, str]) -> Any:
         bucket, _, host = place.partition("@")
         config.setdefault("account_name", host.partition(".")[0])
     if kind == "S3Store":
-        config.setdefault("region", os.environ.get("AWS_REGION", _default_region()))
+        default = os.environ.get("AWS_DEFAULT_REGION", "us-east-1")
+        config.setdefault("region", os.environ.get("AWS_REGION", default))
         provider = _profile(config)
         if provider is not None:
             keywords["credential_provider"] = provider
@@ -607,10 +608,6 @@ def _plain(name: str, kind: str) -> str:
     for prefix in _PREFIXES.get(kind, ()):
         plain = plain.removeprefix(prefix)
     return "endpoint" if plain in _ENDPOINTS else plain
-
-
-def _default_region() -> str:
-    return os.environ.get("AWS_DEFAULT_REGION", "us-east-1")
 
 
 def _is_http(config: Mapping[str, str], kind: str) -> bool:

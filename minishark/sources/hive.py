@@ -57,7 +57,6 @@ class FolderKeys:
 def folder_keys(
     connection: duckdb.DuckDBPyConnection,
     paths: Sequence[str],
-    types: Mapping[str, str] | None = None,
     *,
     detects: bool = True,
 ) -> FolderKeys:
@@ -66,18 +65,16 @@ def folder_keys(
     Args:
         connection: casts the values.
         paths: the files.
-        types: the DuckDB types of some keys.
         detects: whether other types than VARCHAR are found out.
     """
     named = [_named(path) for path in paths]
     if not named or not named[0] or any(list(keys) != list(named[0]) for keys in named):
         return FolderKeys()
-    given = {key.lower(): type_ for key, type_ in (types or {}).items()}
     columns, values, literals = [], {}, {}
     for key in sorted(named[0]):
         texts = [keys[key] for keys in named]
         distinct = list(dict.fromkeys(texts))
-        type_ = given.get(key.lower()) or (_type(connection, distinct) if detects else "VARCHAR")
+        type_ = _type(connection, distinct) if detects else "VARCHAR"
         sql = {text: _literal(text, type_) for text in distinct}
         row = connection.execute(f"SELECT {', '.join(sql.values())}").fetchall()[0]
         typed = dict(zip(sql, row, strict=True))

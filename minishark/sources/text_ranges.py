@@ -182,7 +182,7 @@ def _line_ends(file: FileIO, places: Sequence[int]) -> list[int]:
 
 def _row_ends(file: FileIO, size: int, quoting: Quoting, wanted: Sequence[int]) -> list[int] | None:
     """The ends of the rows in which the wanted places are; None if quotes don't tell them."""
-    found: list[int] = []
+    row_ends: list[int] = []
     block = bytearray(1 + _BLOCK_BYTES)  # begins with the byte before
     block[0] = _NEWLINE
     whole = np.frombuffer(block, np.uint8)
@@ -196,7 +196,7 @@ def _row_ends(file: FileIO, size: int, quoting: Quoting, wanted: Sequence[int]) 
         is_closed = bool(len(closing)) and int(closing[-1]) == length
         if not _are_structural(data, opening, ends[ends < length], quoting):
             return None
-        for place in wanted[len(found) :]:
+        for place in wanted[len(row_ends) :]:
             if place >= start + length:
                 break
             here = block.find(b"\n", max(place - start, 0) + 1, length + 1)
@@ -204,10 +204,10 @@ def _row_ends(file: FileIO, size: int, quoting: Quoting, wanted: Sequence[int]) 
                 here = block.find(b"\n", here + 1, length + 1)
             if here < 0:
                 break  # in the next block
-            found.append(start + here)
+            row_ends.append(start + here)
         start, before = start + length, before + len(places)
         block[0] = block[length]
-    return None if before % 2 else found
+    return None if before % 2 else row_ends
 
 
 def _are_structural(

@@ -7,11 +7,9 @@ rows of the table.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -20,6 +18,7 @@ from minishark.compiler.sql.statements import (
     AlterTable,
     ChangeRows,
     Comment,
+    CopyDatabase,
     CreateTable,
     CreateTableAs,
     Definition,
@@ -55,7 +54,7 @@ from minishark.tables.store import (
     survives_arrow,
     table_schema,
 )
-from minishark.tables.stores import SelectedRows, StoreContext, TableStore, counted
+from minishark.tables.stores import GivenRows, SelectedRows, StoreContext, TableStore, counted
 from minishark.tables.tables import Tables, check_layout, named_columns
 
 ONLY_PLAIN = (
@@ -102,16 +101,8 @@ class MemoryStore(TableStore):
     def written(self, name: str) -> str | None:
         return f"memory.main.{quote(name)}" if self.context.scratch.is_elsewhere else None
 
-    def create(
-        self,
-        name: str,
-        rows: Any,
-        layout: Layout,
-        *,
-        replace: bool,
-        on_progress: Callable[[int, int], None] | None = None,
-    ) -> bool:
-        context = self.context
+    def create(self, name: str, given: GivenRows) -> bool:
+        context, rows, layout, replace = self.context, given.rows, given.layout, given.replace
         with context.up_to_date():
             if isinstance(rows, SelectedRows):
                 self.store_query(name, rows.sql, layout, replace=replace)
@@ -136,7 +127,7 @@ class MemoryStore(TableStore):
                     folder,
                     rows,
                     layout,
-                    on_progress=on_progress,
+                    on_progress=given.on_progress,
                     observed=context.observed,
                 )
                 self._publish(table, replace=replace)
@@ -254,7 +245,18 @@ class MemoryStore(TableStore):
             case DropTable(missing_ok=missing_ok) if target is not None:
                 self.drop(target.name, missing_ok=missing_ok)
                 return counted(0)
+            case CopyDatabase(source=source):
+                return self._copy_database(statement.sql, source)
         return self._write(statement, target)
+
+    def _copy_database(self, sql: str, source: str) -> pa.Table:
+        context = self.context
+        self._refuse_in_transaction()
+        with context.writing, context.up_to_date():
+            is_memory = source.lower() == "memory"
+            tables = [name for name in self.names if name in context.catalog] if is_memory else []
+            context.compute(tables)
+            return context.scratch.copy_database(sql, tables)
 
     def _is_main(self, statement: Write | Comment) -> bool:
         """Whether the name of a statement's table, without a schema, is that of one in memory."""

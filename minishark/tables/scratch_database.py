@@ -74,6 +74,9 @@ _ROW_NUMBER = ("rowid",)
 _COUNTED_UP = re.compile(r"_\d+$")
 _SETS = ("SET", "RESET", "PRAGMA")
 _SHARED = "schema_name = 'main' AND database_name = 'memory'"
+# What a query may change something by, in WITH or in a call.
+_CHANGES = ("nextval", "copy", "insert", "update", "delete", "merge")
+_REPLACES_SEQUENCE = ("CREATE", "OR", "REPLACE", "SEQUENCE")
 _LEADS_TO_MAIN = """
     SELECT current_database() = 'memory' AND count(*) = 0 FROM duckdb_tables()
     WHERE lower(table_name) = lower($1) AND schema_name IN current_schemas(false)
@@ -377,7 +380,10 @@ class ScratchDatabase:
             for table in after:
                 if name is None or table not in before or table == name.lower():
                     self._shared.changed[table] = next(self._shared.numbers)
-            self._note_gone(set(before).difference(after))
+            gone = set(before).difference(after)
+            if not gone.isdisjoint(self._shared.numbered):  # it keeps its sequences when renamed
+                self._shared.numbered.update(set(after).difference(before))
+            self._note_gone(gone)
             return answer
 
     def _take_referenced(self, sql: str, changed: Iterable[str], names: Iterable[str]) -> list[str]:
@@ -556,12 +562,26 @@ class ScratchDatabase:
             cursor = Cursor(sql)
             if cursor.comes("ALTER", "SEQUENCE"):  # tables that own sequences stay here
                 self._take_numbered(mentioned(sql, names))
-            drops = cursor.comes("DROP", "SEQUENCE")
+            drops = cursor.comes("DROP", "SEQUENCE") or cursor.comes(*_REPLACES_SEQUENCE)
             with self._dependent(names) if drops else contextlib.nullcontext():
                 answer = self._answer(sql)
             ((here,),) = self._run("SELECT (current_database(), current_schema())")
             self.is_elsewhere = here != ("memory", "main")
             return answer
+
+    def copy_database(self, sql: str, names: Iterable[str]) -> pa.Table:
+        """Run a COPY FROM DATABASE, while these of the cluster's tables are here."""
+        with self._lock, self._shared.lock, self._shows(sql):
+            self._shared.has_definitions = True  # that it may have copied
+            taken = self._take(names)
+            before = self._tables()
+            try:
+                return self._answer(sql)
+            finally:
+                for name in taken:
+                    self._run(f"DROP TABLE {_CLUSTERS}{quote(name)}")
+                for table in set(self._tables()).difference(before):
+                    self._shared.changed[table] = next(self._shared.numbers)
 
     def leads_to_main(self, name: str) -> bool:
         """Whether a name without a schema is that of a table in `memory.main`, after USE or SET."""
@@ -1036,7 +1056,7 @@ class ScratchDatabase:
         # then it has run all the same, so that nothing must be changed by that.
         (first, *others) = self._con.extract_statements(sql)
         is_query = not others and first.type == duckdb.StatementType.SELECT
-        if is_query and not mentioned(sql, ("nextval", "copy")):
+        if is_query and not mentioned(sql, _CHANGES):
             relation = self._con.sql(first)
             if not any(map(_COUNTED_UP.search, relation.columns)):
                 return _typed(relation.to_arrow_table(), relation.types)

@@ -6,9 +6,8 @@ tables in memory they do to these, too: `MemoryStore` runs them, and `Tables` co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import Any
 
 import pyarrow as pa
 from msgspec import structs
@@ -18,10 +17,9 @@ from minishark.compiler.sql.tokens import Edit, edited, names_in, sql_tokens
 from minishark.errors import AlreadyExistsError, CatalogError, ClusterError, UnsupportedError
 from minishark.model.catalog import Table
 from minishark.model.expressions import quote
-from minishark.query.sinks import Layout
 from minishark.tables.memory_store import MemoryStore
 from minishark.tables.shared_tables import PREFIX, SCHEMA, is_shared
-from minishark.tables.stores import StoreContext, TableStore, counted
+from minishark.tables.stores import GivenRows, StoreContext, TableStore, counted
 from minishark.tables.warehouse.names import (
     At,
     change_in_scratch,
@@ -94,18 +92,18 @@ class SharedStore(TableStore):
             return None
         if at is not None:
             raise UnsupportedError("Only the last version of a shared table is kept: no AT.")
-        found = self._found(name)
-        if found is None:
+        table = self._found(name)
+        if table is None:
             raise CatalogError(self._unknown(name))
-        return found.name
+        return table.name
 
     def _found(self, name: str) -> Table | None:
         """A table; its version need not be the last one, which `refresh` reads."""
-        found = self.context.catalog.find(name)
-        if found is None:
+        table = self.context.catalog.find(name)
+        if table is None:
             self.context.tables.read_shared()
-            found = self.context.catalog.find(name)
-        return found
+            table = self.context.catalog.find(name)
+        return table
 
     def _unknown(self, name: str) -> str:
         names = ", ".join(self._names()) or "none"
@@ -163,10 +161,10 @@ class SharedStore(TableStore):
             )
         if isinstance(statement, kinds.CreateIndex | kinds.CopyFrom):
             raise UnsupportedError("Shared tables have no indexes, and take rows by INSERT.")
-        found = self._found(name)
-        if found is None and not isinstance(statement, kinds.CreateTable | kinds.DropTable):
+        table = self._found(name)
+        if table is None and not isinstance(statement, kinds.CreateTable | kinds.DropTable):
             raise CatalogError(self._unknown(name))
-        name = name if found is None else found.name
+        name = name if table is None else table.name
         if isinstance(statement, kinds.ChangeRows):
             sql = change_in_scratch(statement.sql, name, self._resolved)
         else:
@@ -235,18 +233,10 @@ class SharedStore(TableStore):
         table = self.context.catalog.get(relation)
         return table.rows, table.bytes
 
-    def create(
-        self,
-        name: str,
-        rows: Any,
-        layout: Layout,
-        *,
-        replace: bool,
-        on_progress: Callable[[int, int], None] | None = None,
-    ) -> bool:
-        known = self._named(parts(name))
-        if known is None:
+    def create(self, name: str, given: GivenRows) -> bool:
+        full_name = self._named(parts(name))
+        if full_name is None:
             return False
-        found = self._found(known)
-        known = known if found is None else found.name
-        return self.named.create(known, rows, layout, replace=replace, on_progress=on_progress)
+        table = self._found(full_name)
+        full_name = full_name if table is None else table.name
+        return self.named.create(full_name, given)

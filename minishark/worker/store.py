@@ -536,7 +536,8 @@ class Store:
         """
         groups: dict[str, list[str]] = {}
         for node in nodes:
-            groups.setdefault(self._host_of(node), []).append(node)
+            host = self._stores[node].host if self._is_far(node) else self._host
+            groups.setdefault(host, []).append(node)
         # One copy goes to each host; its other nodes take theirs from there.
         held = {self.node}
         far = [group for host, group in groups.items() if host != self._host]
@@ -546,9 +547,6 @@ class Store:
         held.update(node for node in groups.get(self._host, ()) if self._give(stored, file, node))
         holders = tuple(node for node in nodes if node in held)
         return holders if self.node in holders else (self.node, *holders)
-
-    def _host_of(self, node: str) -> str:
-        return self._stores[node].host if self._is_far(node) else self._host
 
     def _given_far(self, file: str, nodes: Sequence[str]) -> list[str]:
         """Those of another host's nodes that have taken a file."""

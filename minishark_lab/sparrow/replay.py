@@ -26,6 +26,7 @@ from minishark_lab.harness.parameters import (
 )
 from minishark_lab.harness.rows import Point, Row, response
 from minishark_lab.models.analysis import pooled_relaxation_time, queue_relaxation_time
+from minishark_lab.models.central import shortest_first_response_times_s
 from minishark_lab.models.express import ExpressCluster
 from minishark_lab.sparrow.placements import NAMES
 from minishark_lab.sparrow.traces import FORMATS, TracedJob, hawk_shaped, read_trace
@@ -188,7 +189,8 @@ def _run(
     slots = parameters.nodes * parameters.slots
     tasks = sum(len(each.job.tasks) for each in arrivals)
     if placement == "central":  # a message to start each task
-        return central_response_times_s(arrivals, slots, Network().delay_s, policy), 1.0, 0.0
+        ideal = shortest_first_response_times_s if policy == "srpt" else central_response_times_s
+        return ideal(arrivals, slots, Network().delay_s), 1.0, 0.0
     cluster = ExpressCluster(
         nodes=parameters.nodes, slots=parameters.slots, policy=policy, seed=seed,
         schedulers=parameters.schedulers, heartbeat_s=parameters.heartbeat_s or None,

@@ -152,7 +152,7 @@ class Executor:
             case EndJobs():
                 return [out for job_id in msg.job_ids for out in self._end_job(job_id)]
             case StopTask():
-                return self._on_stop_task(msg.key)
+                return self._drop(msg.key) or self._interrupt(msg.key)
             case ReturnTask():
                 return self._on_return_task(msg)
             case SlotReady():
@@ -297,9 +297,6 @@ class Executor:
             if key.job_id == job_id:
                 out += self._interrupt(key)
         return [*out, *(Envelope(slot, ForgetJob(job_id)) for slot in job.slots)]
-
-    def _on_stop_task(self, key: TaskKey) -> list[Envelope]:
-        return self._drop(key) or self._interrupt(key)
 
     def _on_return_task(self, msg: ReturnTask) -> list[Envelope]:
         running = self._running.get(msg.key)

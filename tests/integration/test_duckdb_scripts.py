@@ -114,6 +114,26 @@ SCRIPTS = {
         INSERT INTO v VALUES (1, 7::UTINYINT), (2, {'a': 3::UINTEGER}), (3, 5::HUGEINT);
         UPDATE v SET i = 4 WHERE i = 1; SELECT i, variant_typeof(v) AS t FROM v ORDER BY i;
         CREATE TABLE w AS SELECT i, v FROM v; SELECT variant_typeof(v) AS t FROM w ORDER BY i""",
+    "COPY FROM DATABASE": """
+        CREATE TABLE t (i INTEGER PRIMARY KEY, j VARCHAR DEFAULT 'q'); INSERT INTO t (i) VALUES (1);
+        CREATE VIEW v AS SELECT sum(i) AS s FROM t; ATTACH ':memory:' AS d;
+        COPY FROM DATABASE memory TO d; FROM d.t; FROM d.v; INSERT INTO d.t (i) VALUES (1);
+        INSERT INTO d.t (i) VALUES (3); CREATE TABLE d.u AS SELECT 7 AS z; FROM d.t; FROM t;
+        SELECT name FROM pragma_database_list ORDER BY name; DROP VIEW v; DROP TABLE t;
+        COPY FROM DATABASE d TO memory; FROM t; FROM v; INSERT INTO u VALUES (1); FROM u;
+        COPY FROM DATABASE memory TO nowhere; DETACH d""",
+    "changes in WITH of a query whose columns are called the same": """
+        CREATE TABLE t (i INTEGER); WITH n AS (INSERT INTO t VALUES (1), (2) RETURNING i)
+        SELECT (SELECT count(*) FROM n), (SELECT count(*) FROM n); FROM t;
+        WITH u AS (UPDATE t SET i = i + 1 RETURNING i) SELECT i, i FROM u; FROM t""",
+    "sequences of tables that are renamed": """
+        CREATE SEQUENCE q; CREATE TABLE t (i INTEGER); ALTER SEQUENCE q OWNED BY t;
+        ALTER TABLE t RENAME TO u; CREATE TABLE t (i INTEGER); ALTER SEQUENCE q OWNED BY t;
+        DROP SEQUENCE q; CREATE OR REPLACE SEQUENCE q; SELECT nextval('q') AS n; FROM u;
+        CREATE SEQUENCE p; CREATE TABLE v (i INTEGER DEFAULT nextval('p'));
+        CREATE OR REPLACE SEQUENCE p START 5; INSERT INTO v VALUES (DEFAULT); FROM v;
+        CREATE OR REPLACE SEQUENCE r; CREATE OR REPLACE SEQUENCE r START 4;
+        SELECT nextval('r') AS n; DROP TABLE v; DROP TABLE u; SELECT nextval('q') AS n""",
     "SET TIME ZONE": """
         SET TIME ZONE 'America/New_York'; SELECT current_setting('TimeZone') AS z, day(t) AS d
         FROM (VALUES ('2024-01-01 03:00:00+00'::TIMESTAMPTZ), ('2024-01-01 06:00:00+00')) r(t);

@@ -5,6 +5,7 @@ import csv
 import json
 import math
 import statistics
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -29,6 +30,7 @@ from minishark_lab.harness.rows import (
 )
 from minishark_lab.harness.summary import summary
 from minishark_lab.models.analysis import queue_relaxation_time, relaxation_time
+from minishark_lab.models.central import shortest_first_response_times_s
 from minishark_lab.models.express import ExpressCluster
 from minishark_lab.registry import SPARROW as EXPERIMENTS
 from minishark_lab.sparrow import beyond, on_paper, placements
@@ -298,7 +300,7 @@ def test_an_omniscient_scheduler_runs_the_shortest_job_first() -> None:
 
     jobs = [arrival(0.0, "long", 10.0, 10.0), arrival(1.0, "short", 1.0), arrival(2.0, "next", 2.0)]
     assert [20.0, 20.0, 21.0] == central_response_times_s(jobs, 1, 0.0)
-    assert [23.0, 10.0, 11.0] == central_response_times_s(jobs, 1, 0.0, "srpt")
+    assert [23.0, 10.0, 11.0] == shortest_first_response_times_s(jobs, 1, 0.0)
 
 
 @pytest.mark.slow
@@ -591,9 +593,11 @@ def test_tables_are_striped_and_users_ask_regularly() -> None:
     times = [query.at_s for query in queries if query.stages[0].job.user == "user 1"]
     gaps = [b - a for a, b in pairwise(times)]
     assert min(gaps) == pytest.approx(max(gaps))
-    rows = TpchPlan(parameters, 0.5, 1).rows("", "", [0.0] * len(queries))
-    assert 4 == len(rows)
-    assert max(row.jobs for row in rows) - min(row.jobs for row in rows) <= 4
+    blocks = TpchPlan(parameters, 0.5, 1).blocks([0.0] * len(queries))
+    asked = Counter(each.number for block in blocks for each in block)
+    assert {1, 3, 6, 12} == set(asked)
+    assert max(asked.values()) - min(asked.values()) <= 4
+    assert max(map(len, blocks)) - min(map(len, blocks)) <= 2
     with pytest.raises(ValueError, match="none of regular, poisson"):
         TpchPlan(replace(parameters, arrivals="never"), 0.5, 1)
 

@@ -329,7 +329,8 @@ class JobKeeper:
         while not self._is_stopping:
             now = time.monotonic()
             try:
-                self._listen_to_guards()
+                for guarded in list(self._guarded.values()):
+                    self._listen_to(guarded)
                 with self._lock:
                     self._jobs.tick(now, time.time())
                     self._reconcile(now, selector)
@@ -434,10 +435,6 @@ class JobKeeper:
             RESULT_VARIABLE: str(self._folder(state.terms.uid) / _DRAFT),
             PROGRESS_VARIABLE: str(self._folder(state.terms.uid) / _PROGRESS),
         }
-
-    def _listen_to_guards(self) -> None:
-        for guarded in list(self._guarded.values()):
-            self._listen_to(guarded)
 
     def _listen_to(self, guarded: _Guarded) -> None:
         """Take in what a guard has said."""

@@ -104,8 +104,8 @@ _ADVICE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...]
         ),
         (
             "not provided for the following parameters: (.+)",
-            lambda found, _: (
-                f"Pass them beside the text: session.sql(text, {{{_named(found[1])}}}), or a list "
+            lambda match, _: (
+                f"Pass them beside the text: session.sql(text, {{{_named(match[1])}}}), or a list "
                 "for ?."
             ),
         ),

@@ -163,6 +163,12 @@ class CopyFrom(Write, frozen=True):
     """COPY ... FROM, or one whose destination is computed."""
 
 
+class CopyDatabase(Write, frozen=True):
+    """COPY FROM DATABASE `source` TO another."""
+
+    source: str
+
+
 class AlterTable(Write, frozen=True):
     """ALTER TABLE; `renamed` is the table's new name, or empty."""
 
@@ -290,7 +296,7 @@ _PG_VIEWS = """am attrdef attribute class collation constraint database depend d
     type views"""
 # What makes a query more than one over tables, among its tokens without strings.
 _CATALOG = re.compile(
-    r"\b(?:duckdb_\w+|pragma_\w+\s*\(|information_schema\s*\.|sqlite_(?:temp_)?(?:master|schema)\b"
+    r"\b(?:duckdb_\w+|pragma_(?:\w+\s*\(|database_list\b)|information_schema\s*\.|sqlite_(?:temp_)?(?:master|schema)\b"
     rf"|pg_(?:{'|'.join(_PG_VIEWS.split())})\b|pg_catalog\s*\.|pg_(?!typeof\b)\w+\s*\("
     r"|current_(?:schemas?|setting|database|catalog)\s*\()"
     r"|\(\s*(?:SHOW|DESCRIBE|DESC)\s+[\w\"(]",
@@ -563,6 +569,14 @@ def _front_end(sql: str, _: Cursor, __: str) -> ParsedStatement:
     return FrontEndCommand(sql)
 
 
+def _detach(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
+    cursor.skip("DATABASE")
+    cursor.skip("IF", "EXISTS")
+    if [part.lower() for part in cursor.path()] == ["memory"]:
+        raise UnsupportedError("The session's tables are in memory: DETACH other databases.")
+    return FrontEndCommand(sql)
+
+
 def _use(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
     return Use(sql, path=cursor.path())
 
@@ -619,6 +633,8 @@ def dropped_first(sql: str) -> str | None:
 
 
 def _copy(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
+    if cursor.skip("FROM", "DATABASE"):
+        return CopyDatabase(sql, target=None, source=".".join(cursor.path()))
     begin = cursor.offset
     target = _target(cursor)
     if not cursor.skip_to("TO"):
@@ -675,7 +691,7 @@ _BY_FIRST_WORD: Mapping[str, Callable[[str, Cursor, str], ParsedStatement]] = {
     "VACUUM": _vacuum,
     "COMMENT": _comment,
     "ATTACH": _front_end,
-    "DETACH": _front_end,
+    "DETACH": _detach,
     "USE": _use,
     "SET": _set,
     "RESET": _set,

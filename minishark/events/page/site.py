@@ -119,7 +119,7 @@ class Site:
             version, data = self._cached.get(key, (-1, b""))
             if version == self._version(name):
                 return data
-            found = make(self._board, options)
+            view = make(self._board, options)
             shown = {
                 "view": name,
                 "version": self._board.version,
@@ -127,7 +127,7 @@ class Site:
                 "clock_s": time.time(),
                 "can_cancel": self.can_cancel,
                 "about": views.about(self._board),
-                "data": found,
+                "data": view,
             }
             data = _encode(shown)
             while len(self._cached) >= _CACHED_MAX:

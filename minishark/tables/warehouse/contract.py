@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from minishark.errors import CatalogError
 from minishark.model.expressions import Column, Schema, quote
 from minishark.sources.contract import Snapshot, Source
 
@@ -220,6 +221,17 @@ class Catalog(Protocol):
 
     def schema(self, name: str) -> str | None:
         """A schema's name as it was created; None if there is none of that name."""
+        return same_name(name, self.schemas())
+
+    def existing_schema(self, name: str) -> str:
+        """A schema's name as it was created (CatalogError if there is none of that name)."""
+        schema = self.schema(name)
+        if schema is None:
+            listed = ", ".join(self.schemas()) or "none"
+            raise CatalogError(
+                f"There is no schema called {name!r} in the warehouse; its schemas are: {listed}."
+            )
+        return schema
 
     def create_schema(self, name: str, *, exists_ok: bool = False) -> None: ...
 
@@ -232,9 +244,6 @@ class Catalog(Protocol):
 
     def find(self, schema: str, table: str) -> TableName | None:
         """A table's name as it was created; None if there is none of that name."""
-
-    def new_name(self, schema: str, table: str) -> TableName:
-        """The name of a table to be created (CatalogError if its schema is missing)."""
 
     def load(self, name: TableName) -> TableVersion:
         """The version that is current now; the same object as long as it is the same version.

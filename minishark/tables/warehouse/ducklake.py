@@ -45,6 +45,7 @@ from minishark.sources.filesystems import StoreAccess, is_remote
 from minishark.tables.warehouse import ducklake_commit as commits
 from minishark.tables.warehouse.contract import (
     MAIN,
+    Catalog,
     Described,
     Moment,
     TableName,
@@ -321,7 +322,7 @@ class _Listing:
     tables: Mapping[TableName, int]
 
 
-class LakeCatalog:
+class LakeCatalog(Catalog):
     """The schemas and tables of a DuckLake."""
 
     def __init__(self, lake: Lake, access: Callable[[], StoreAccess]) -> None:
@@ -363,9 +364,6 @@ class LakeCatalog:
     def schemas(self) -> list[str]:
         return sorted(self._current().schemas)
 
-    def schema(self, name: str) -> str | None:
-        return same_name(name, self.schemas())
-
     def tables(self, schema: str | None = None) -> list[TableName]:
         tables = sorted(self._current().tables)
         return tables if schema is None else [name for name in tables if name.schema == schema]
@@ -374,18 +372,6 @@ class LakeCatalog:
         key = (schema.lower(), table.lower())
         names = self._current().tables
         return next((n for n in names if (n.schema.lower(), n.table.lower()) == key), None)
-
-    def new_name(self, schema: str, table: str) -> TableName:
-        own = self.schema(schema)
-        if own is None:
-            raise self._no_schema(schema)
-        return TableName(own, table)
-
-    def _no_schema(self, name: str) -> CatalogError:
-        names = ", ".join(self.schemas()) or "none"
-        return CatalogError(
-            f"There is no schema called {name!r} in the warehouse; its schemas are: {names}."
-        )
 
     def load(self, name: TableName) -> LakeVersion:
         with self._lock:
@@ -637,11 +623,9 @@ class LakeCatalog:
             )  # fmt: skip
 
     def drop_schema(self, name: str, *, missing_ok: bool = False, cascade: bool = False) -> None:
-        own = self.schema(name)
-        if own is None:
-            if missing_ok:
-                return
-            raise self._no_schema(name)
+        if missing_ok and self.schema(name) is None:
+            return
+        own = self.existing_schema(name)
         with self._committing() as (_, reader, commit):
             if own not in reader.schemas():
                 raise CatalogError(f"The schema {own!r} was dropped meanwhile.")
@@ -669,9 +653,7 @@ class LakeCatalog:
     def rename(self, name: TableName, to: TableName) -> None:
         change = self.change(name)
         schemas = self._current().schemas
-        own = same_name(to.schema, schemas)
-        if own is None:
-            raise self._no_schema(to.schema)
+        own = self.existing_schema(to.schema)
         table = replace(change.table, name=to.table, schema_id=schemas[own][0])
         self.commit(Difference(change.before, table), to, change.base)
 

@@ -45,6 +45,7 @@ from minishark.sources.store_settings import access_of_properties, iceberg_prope
 from minishark.tables.warehouse.contract import (
     MAIN,
     NAME,
+    Catalog,
     Described,
     TableName,
     Transform,
@@ -110,7 +111,7 @@ class Places:
 
 
 @dataclass(slots=True, kw_only=True)
-class IcebergCatalog:
+class IcebergCatalog(Catalog):
     """Schemas and tables of a warehouse; safe to use from several threads."""
 
     where: str  # what messages call it; without credentials
@@ -129,10 +130,6 @@ class IcebergCatalog:
         with _reached(self.where):
             return sorted(".".join(name) for name in self.catalog.list_namespaces())
 
-    def schema(self, name: str) -> str | None:
-        """A schema's name as it was created; None if there is none of that name in any case."""
-        return same_name(name, self.schemas())
-
     def create_schema(self, name: str, *, exists_ok: bool = False) -> None:
         with self._lock:
             if self.schema(name) is not None:
@@ -144,11 +141,9 @@ class IcebergCatalog:
 
     def drop_schema(self, name: str, *, missing_ok: bool = False, cascade: bool = False) -> None:
         with self._lock:
-            schema = self.schema(name)
-            if schema is None:
-                if missing_ok:
-                    return
-                raise self._no_schema(name)
+            if missing_ok and self.schema(name) is None:
+                return
+            schema = self.existing_schema(name)
             tables = self.tables(schema)
             if tables and not cascade:
                 names = ", ".join(table.table for table in tables)
@@ -159,12 +154,6 @@ class IcebergCatalog:
                 self.drop(table)
             with _reached(self.where):
                 self.catalog.drop_namespace(schema)
-
-    def _no_schema(self, name: str) -> CatalogError:
-        schemas = ", ".join(self.schemas()) or "none"
-        return CatalogError(
-            f"There is no schema called {name!r} in the warehouse; its schemas are: {schemas}."
-        )
 
     # Tables
 
@@ -191,13 +180,6 @@ class IcebergCatalog:
             return None
         name = same_name(table, [full_name.table for full_name in self.tables(full_schema)])
         return None if name is None else TableName(full_schema, name)
-
-    def new_name(self, schema: str, table: str) -> TableName:
-        """The name of a table to be created (CatalogError if its schema is missing)."""
-        full_schema = self.schema(schema)
-        if full_schema is None:
-            raise self._no_schema(schema)
-        return TableName(full_schema, table)
 
     def load(self, name: TableName) -> IcebergVersion:
         """The version as it is now; one look at the catalog if it has not changed."""

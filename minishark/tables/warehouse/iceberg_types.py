@@ -129,9 +129,7 @@ def _stored(column: str, type_: Any, ids: Iterator[int]) -> IcebergType:
     )
 
 
-def iceberg_schema(
-    columns: Schema, required: Sequence[str] = (), comments: dict[str, str] | None = None
-) -> IcebergSchema:
+def iceberg_schema(columns: Schema, required: Sequence[str] = ()) -> IcebergSchema:
     """An Iceberg schema of columns; `required` are NOT NULL."""
     ids = count(1)
     tops = [(next(ids), column) for column in columns]
@@ -141,7 +139,6 @@ def iceberg_schema(
             column.name,
             iceberg_type(column.name, column.type, ids),
             required=column.name in required,
-            doc=(comments or {}).get(column.name),
         )
         for number, column in tops
     ]

@@ -8,7 +8,7 @@ write files; then one commit makes these part of the table. In a transaction, it
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,12 +21,11 @@ from minishark.compiler.sql.changes import NewTable, parse_change
 from minishark.compiler.sql.tokens import Edit, edited
 from minishark.errors import AlreadyExistsError, CatalogError, MinisharkError, UnsupportedError
 from minishark.model.expressions import quote, quote_text
-from minishark.query.sinks import Layout
 from minishark.tables.changes import Changes, NotHereError
 from minishark.tables.memory_store import MemoryStore
 from minishark.tables.scratch_store import ScratchTables
 from minishark.tables.store import table_schema
-from minishark.tables.stores import SelectedRows, StoreContext, TableStore, counted
+from minishark.tables.stores import GivenRows, SelectedRows, StoreContext, TableStore, counted
 from minishark.tables.warehouse import ddl
 from minishark.tables.warehouse.changed_table import WarehouseTable
 from minishark.tables.warehouse.contract import (
@@ -234,7 +233,7 @@ class Warehouse(TableStore):
             if statement.exists_ok:
                 return counted(0)
             raise AlreadyExistsError(f"There is a table called {old} already.")
-        name = old or catalog.new_name(asked.schema, asked.table)
+        name = old or TableName(catalog.existing_schema(asked.schema), asked.table)
         query = self.tables.renamed(statement.query) if statement.query else ""
         if query:
             with context.up_to_date():
@@ -318,25 +317,18 @@ class Warehouse(TableStore):
         full_name = self.tables.found(parts(name))
         return None if full_name is None else self.tables.current(full_name).size
 
-    def create(
-        self,
-        name: str,
-        rows: Any,
-        layout: Layout,
-        *,
-        replace: bool,
-        on_progress: Callable[[int, int], None] | None = None,
-    ) -> bool:
+    def create(self, name: str, given: GivenRows) -> bool:
         path, held = parts(name), None
         resolved = self.tables.resolved(path) if ".".join(path) == name else None
         if resolved is None:
             return False
+        rows = given.rows
         if not isinstance(rows, SelectedRows):
             held = self.context.cached.load(rows, None, self.context.observed)
             rows = SelectedRows(f"FROM {quote(held.name)}")
         try:
             table = NewTable(
-                target=path, replaces=replace, exists_ok=False, columns="", query=rows.sql
+                target=path, replaces=given.replace, exists_ok=False, columns="", query=rows.sql
             )
             self._create(table, resolved)
         finally:

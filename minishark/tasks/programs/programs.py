@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from minishark.cluster.contract import Cluster
 from minishark.errors import OptionError, ProgramError
 from minishark.model.catalog import Table
 from minishark.query.inputs import partition_slices
+from minishark.query.run import working_folder
 from minishark.tables.tables import Tables
 from minishark.tasks.programs.program import Program, Shown, unseen
 from minishark.tasks.programs.result_table import IntoTable, load_parts
@@ -113,7 +113,7 @@ class Programs:
             folder=folder,
             tables={name: _partitions(table) for name, table in stored.items()},
             stores=placement.stores,
-            working_folder=_working_folder(),
+            working_folder=working_folder(),
         )
         run = ProgramRun(
             control,
@@ -194,13 +194,6 @@ def _pickled(driver: Driver) -> bytes:
 
 def _name(driver: Driver) -> str:
     return str(getattr(driver, "__name__", type(driver).__name__))
-
-
-def _working_folder() -> str:
-    try:
-        return os.getcwd()  # noqa: PTH109
-    except FileNotFoundError:  # it was removed
-        return ""
 
 
 def _partitions(table: Table) -> tuple[StoredPartition, ...]:
