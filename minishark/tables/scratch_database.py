@@ -46,6 +46,7 @@ from minishark.model.catalog import Catalog, Constraints, Table
 from minishark.model.expressions import DUCKDB_TYPE, WIDE_INTEGERS, quote, quote_text
 from minishark.tables.interruption import stopped_by
 from minishark.tables.store import kept_by_arrow
+from minishark.worker.columns import integers
 from minishark.worker.duckdb_slot import stored_types
 from minishark.worker.protocol import OutputKind, StageTask
 from minishark.worker.writing import disk_full
@@ -1151,7 +1152,7 @@ class ScratchDatabase:
             answer = self._fetched(self._found(sql))
             # DuckDB counts no changed rows as an empty answer.
             nothing = answer.num_rows == 0 and answer.column_names == ["Count"]
-            return pa.table({"Count": pa.array([0], pa.int64())}) if nothing else answer
+            return pa.table({"Count": integers([0])}) if nothing else answer
         except duckdb.Error as error:
             raise _translated(error) from error
 

@@ -28,6 +28,7 @@ from minishark.tables.merging import Merger
 from minishark.tables.scratch_database import NewKeys, ScratchDatabase, Shell, StoppedBy
 from minishark.tables.tables import Observed, Tables
 from minishark.tables.transaction import SessionTransaction
+from minishark.worker.columns import integers
 
 Result = TypeVar("Result")
 Made = TypeVar("Made")  # what a store has made of a change that is not published yet
@@ -318,4 +319,4 @@ class ChangedTable(ABC, Generic[Made]):
 
 def counted(rows: int) -> pa.Table:
     """DuckDB's answer to a statement that changes rows: their number."""
-    return pa.table({"Count": pa.array([rows], pa.int64())})
+    return pa.table({"Count": integers([rows])})
