@@ -88,8 +88,10 @@ NAMED = (
     Named("statistics of DuckDB's storage", r"(?i)pragma_metadata_info\("),
     Named("DuckDB's profiles and logs", r"(?i)\bduckdb_logs\w*\b"),
     Named(
-        "DuckDB's profiles and logs", r"(?i)profil\w+'|tracked_metrics|query_log|_profil\w+\.json"
+        "DuckDB's profiles and logs",
+        r"(?i)profil\w+'|tracked_metrics|query_(log|path)|log_query|_profil\w+\.json",
     ),
+    Named("DuckDB's profiles and logs", r"'\{TEST_DIR\}/(test\.txt|\w*output\.json)'"),
     Named("DuckDB's profiles and logs", file=r"/profiling/|/logging/|detailed_profiler"),
     Named("statistics of DuckDB's storage", r"(?i)\bBITSTRING_AGG\(", "retrieve required statist"),
     Named("row ids of changed tables", r"(?i)\browid\b", "rows are missing"),
@@ -102,6 +104,9 @@ NAMED = (
     Named("row numbers without an order, rows that a LIMIT keeps", file="cte_parallel_buffered"),
     Named("times", r"(?i)\b(local|current_)\w*time\w*\b", "rows are missing"),
     Named("times", r"(?i)\bpg_postmaster_start_time\("),
+    Named("times", file=r"/test_now\."),
+    Named("sizes of files", r"(?i)\bRETURN_STATS\b", "rows are missing"),
+    Named("options of COPY", file="row_group_size_bytes|skip_empty_write|copy_overwrite_parquet"),
     Named("numbers of transactions", r"(?i)\btxid_current\("),
     Named("random values", r"(?i)\b(random|reservoir_quantile)\(|\bUSING SAMPLE\b"),
     Named("rows that a LIMIT keeps", r"(?i)\bLIMIT\b", file="test_big_insert"),
@@ -114,7 +119,10 @@ NAMED = (
     Named("variables by their names", r"DEFAULT \$"),
     Named("another session's DETACH", file="test_querying_from_detached_catalog"),
     Named("another session's ALTER VIEW", file="test_rename_view_many_transactions"),
-    Named("what follows refused settings", file=r"/settings/|_with_dependencies|_abort\.test"),
+    Named(
+        "what follows refused settings",
+        file=r"/settings/|_external_access|_with_dependencies|qualify_view|_abort\.test",
+    ),
     Named("what follows refused settings", file="statement_tostring_roundtrip"),
     Named("what follows refused settings", "", "Out of Memory Error"),
     Named(
@@ -122,10 +130,12 @@ NAMED = (
         file=r"rename_(col|table)/test_rename_\w+_(rollback|collision|transactions)",
     ),
     Named("files in the place of folders", r"(?i)\bOVERWRITE\b", "it is a file"),
+    Named("names after USE and ATTACH", file="attach_(default_table|did_you_mean|views)"),
+    Named("files of attached databases", file="no_wal_writes|encryption_fallback"),
     Named("connections", r"(?i)\bduckdb_connection_count\("),
     Named(
         "random values",
-        file=r"test_iejoin_events|test_art_issue_6799|split_partition_heap|virtual/group_by",
+        file=r"test_iejoin_events|test_art_issue_6799|hive_timestamps|split_partition_heap|virtual/group_by",
     ),
 )
 # Statements after which a file goes on, whatever they answered: they change no rows.
@@ -507,7 +517,7 @@ def main(options: DuckdbTestsOptions) -> int:
         verdict = compare(file, float(options.limit_s))
         name = str(file.relative_to(options.folder))
         folders.setdefault(_folder_of(file, options.folder), []).append(verdict)
-        rows.append({"file": name, **asdict(verdict)})
+        rows.append({"file": name, **asdict(verdict), "named": dict(verdict.named)})
         for difference in verdict.others:
             print(f"{name}: {difference}", flush=True)
     total = [verdict for verdicts in folders.values() for verdict in verdicts]

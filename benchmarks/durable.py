@@ -222,9 +222,15 @@ class _Run:
                     if time.monotonic() > deadline:
                         raise TimeoutError
                     time.sleep(_LOOK_S)
-            self.spent_s = meter.spent_s()
-            assert state.status is Status.DONE, state
-            self.checked.check(Path(out))
+                self.spent_s = meter.spent_s()
+                assert state.status is Status.DONE, state
+                self.checked.check(Path(out))
+                if self.kill_at_s == math.inf:
+                    jobs.submit(new_terms("again", "again"), program)
+                    while not (state := jobs.patiently("again")).is_over:
+                        time.sleep(_LOOK_S)
+                    assert state.status is Status.DONE, state
+                    self.started_again_s = meter.spent_s() - self.spent_s
 
 
 def _killed(options: DurableOptions, kind: str) -> Iterator[dict[str, Any]]:
@@ -246,7 +252,7 @@ def _killed(options: DurableOptions, kind: str) -> Iterator[dict[str, Any]]:
         if number % _PLAIN_EVERY == 0:
             undisturbed = run(math.inf)
             plain.append(undisturbed.spent_s)
-            again.append(undisturbed.started_again_s)  # 0 for jobs, of which it is not measured
+            again.append(undisturbed.started_again_s)
         share = rng.random()
         made = run(share * statistics.median(plain))
         if made.is_killed:  # else it had ended by then

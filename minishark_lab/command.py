@@ -23,7 +23,9 @@ Examples:
   minishark bench techniques                  run one; files go to ./experiments
   minishark bench probe-ratio --set loads=[0.8] --set jobs=100000 --seed 7 --runs 8
   minishark bench replay jobs.tr --set nodes=4000   a cluster's trace, under all placements
-  minishark bench placement --set load=0.5    live, on this machine
+  minishark bench placement --quick           live, on this machine: is late binding faster?
+  minishark bench placement --queries my.sql --data tables   your queries, your Parquet files
+  minishark bench emulated-tpch               a hundred nodes on this machine; tasks sleep
   minishark bench canary                      iterative programs beside NumPy and installed peers
   minishark bench chaos --set faults=50       kill processes while queries run, check answers
   minishark bench all --quick                 smoke test of all, in a minute
@@ -51,6 +53,13 @@ Examples:
     help="Set a parameter; VALUE is TOML. Repeatable.",
 )
 @click.option(
+    "--queries",
+    "sql",
+    metavar="FILE",
+    help="Of placement: SQL queries of your own, over the tables of --data.",
+)
+@click.option("--data", metavar="FOLDER", help="Of experiments with queries: where tables are.")
+@click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="FOLDER",
@@ -75,6 +84,8 @@ def bench(
     seed: int,
     runs: int | None,
     changes: tuple[str, ...],
+    sql: str | None,
+    data: str | None,
     out: Path | None,
     plots: tuple[Literal["png", "svg", "pdf"], ...],
     as_json: bool,
@@ -91,12 +102,14 @@ def bench(
     if name == "list":
         _list(as_json=as_json)
         return 0
+    if trace is not None and name != "replay":
+        raise click.UsageError("Only `replay` takes a file.")
+    files = {"trace": trace, "sql": sql, "data": data}
+    changes = (*(f"{key}={json.dumps(file)}" for key, file in files.items() if file), *changes)
     if name == "all" and changes:
-        raise click.UsageError("--set goes with one experiment, as each has its own parameters.")
-    if trace is not None:
-        if name != "replay":
-            raise click.UsageError("Only `replay` takes a file.")
-        changes = (f"trace={json.dumps(trace)}", *changes)
+        raise click.UsageError(
+            "--set, --queries and --data go with one experiment, as each has its own parameters."
+        )
     chosen = tuple(EXPERIMENTS) if name == "all" else (find(name).name,)
     from minishark.cli.console import open_reporter
     from minishark_lab.registry import parameters_of, run_experiment

@@ -22,7 +22,7 @@ from minishark_lab.harness.charts import require_matplotlib
 from minishark_lab.harness.experiment import AnyExperiment, ExperimentError
 from minishark_lab.harness.parameters import checked
 from minishark_lab.harness.reports import PlotFormat, write_report
-from minishark_lab.harness.summary import Table, summary
+from minishark_lab.harness.summary import Table, conclusion, summary
 from minishark_lab.simulation import experiment as simulation
 from minishark_lab.sparrow import (
     beyond,
@@ -114,7 +114,7 @@ def run_experiment(
     except ExperimentError as error:  # a trace that can't be read, a folder that can't be written
         raise OptionError(f"{experiment.name}: {error}.") from error
     if experiment.verdict is None:
-        return Report(summary(experiment, found), files)
+        return Report(summary(experiment, found), files, conclusion(experiment, found))
     verdict = experiment.verdict(found[0])
     return Report([], files, verdict.text, verdict.passed)
 

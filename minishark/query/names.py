@@ -121,7 +121,7 @@ def fragment_name(task: StageTask) -> str:
         scalars=tuple(structs.replace(scalar, pickled=b"") for scalar in called),
         function=task.function and structs.replace(task.function, pickled=b""),
     )
-    return named("fragment", _versions(), encode(blank), *(each.text for each in functions))
+    return named("fragment", _versions(), encode(blank), *(function.text for function in functions))
 
 
 def _folder_name(folder: str) -> str:

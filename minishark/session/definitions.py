@@ -14,8 +14,8 @@ from typing import Any
 from minishark.compiler.sql.statements import (
     CreateEnum,
     SetVariable,
+    asks_session,
     dropped_first,
-    reads_catalog,
     session_setting,
 )
 from minishark.compiler.sql.tokens import mentioned
@@ -72,8 +72,9 @@ class Definitions:
             drops: whether it drops something.
         """
         open_, scope = in_memory(self.scope.transaction), self.scope
-        in_catalog = not drops and (reads_catalog(sql) or scope.scratch.reads_catalog(sql))
-        if open_ is not None and (not view or in_catalog or scope.scratch.is_elsewhere):
+        in_catalog = not drops and scope.scratch.reads_catalog(sql)
+        is_here = in_catalog or (not drops and asks_session(sql))
+        if open_ is not None and (not view or is_here or scope.scratch.is_elsewhere):
             raise UnsupportedError(NOT_IN_TRANSACTION)
         with self.engine.up_to_date(scope):
             if open_ is not None:
@@ -88,9 +89,9 @@ class Definitions:
                 scope.scratch.define(sql, alone=True)  # which says that there is one already
                 return
             is_new = not scope.planning.has_view(view) or dropped_first(sql) is not None
-            if in_catalog and is_new:
+            if is_here and is_new:
                 self._define_alone(sql, own=own, view=view)
-                scope.scratch.note_catalog(name, reads=True)
+                scope.scratch.note_catalog(name, reads=in_catalog)
                 return
             scope.scratch.note_catalog(name, reads=False)
             exists = view != "" and scope.planning.has_relation(view)

@@ -36,6 +36,7 @@ from minishark.errors import (
     QueryError,
     ResourceError,
     TaskFailedError,
+    UnsupportedError,
 )
 from minishark.events.kinds import AnyEvent
 from minishark.events.record import QueryRecord
@@ -64,7 +65,7 @@ from minishark.tables.interruption import stopped_by
 from minishark.tables.memory_store import built
 from minishark.tables.memory_transaction import in_memory
 from minishark.tables.merging import Merger
-from minishark.tables.scratch_database import SharedScratch, StoppedBy
+from minishark.tables.scratch_database import NO_CATALOG, SharedScratch, StoppedBy
 from minishark.tables.store import StoreAsTable
 from minishark.tables.tables import Tables
 from minishark.tasks.programs.programs import Programs
@@ -628,7 +629,14 @@ class _Query(Generic[Result]):
     _on_hosts: bool = False  # whether there were several hosts when it was planned
 
     def run(self) -> tuple[Result, QueryRecord]:
-        return climb(self)
+        return self._of_catalog() if self.scope.scratch.reads_catalog(self.sql) else climb(self)
+
+    def _of_catalog(self) -> tuple[Result, QueryRecord]:
+        """Run a query that reads the catalog, which only the front end has."""
+        if self.sink.needs_tasks:
+            raise UnsupportedError(NO_CATALOG)
+        self._planned_s = time.perf_counter()
+        return self.sink.accept(self._front_end_rows()), self._ended((), in_front_end=True)
 
     def plan(self, *, whole: bool) -> QueryPlan:
         self._on_hosts = self.engine.on_hosts

@@ -53,7 +53,7 @@ from minishark.tables.cached import CachedRows, CachePlan
 from minishark.tables.memory_store import MemoryStore
 from minishark.tables.scratch_store import ScratchTables, TemporaryTables
 from minishark.tables.shared_store import NO_SHARED, SharedStore, shared_name
-from minishark.tables.stores import SelectedRows, StoreContext, Stores, TableStore
+from minishark.tables.stores import GivenRows, SelectedRows, StoreContext, Stores, TableStore
 from minishark.tasks.items import Items
 from minishark.tasks.verbs import Calls
 from minishark.worker.protocol import TaskFunction
@@ -118,6 +118,7 @@ class Runtime:
 
         store = Warehouse(self.context, shared, self.named, self.elsewhere)
         self.scope.look_before_statements(store.refresh)
+        self.scratch.look_before_listing(store.mirrored)
         return store
 
     @property
@@ -182,7 +183,7 @@ class Runtime:
         with self.scope.transaction.statement():
             if isinstance(data, DataFrame) and not data.is_local():
                 data, layout = SelectedRows(data.sql()), kept(query_of(data), layout)
-            self.stores.create(name, data, layout, replace=replace, on_progress=on_progress)
+            self.stores.create(name, GivenRows(data, layout, replace, on_progress))
 
     def insert(self, name: str, query: str) -> None:
         self._change(f"INSERT INTO {self.stores.written(name)} {query}")

@@ -19,6 +19,7 @@ from minishark.query.planner import QueryPlanner
 from minishark.query.progress import ProgressHandler
 from minishark.tables.interruption import stopped_by
 from minishark.tables.scratch_database import ReadTable, ScratchDatabase
+from minishark.tables.scratch_store import HIDDEN
 from minishark.tables.transaction import SessionTransaction
 from minishark.worker.store import InputMissingError
 
@@ -68,6 +69,7 @@ class Scope:
             lambda: self.catalog,
             settings=settings,
             is_apart=is_apart,
+            hidden=HIDDEN,
         )
         self.definitions: tuple[str, ...] = ()
         self.before_statements: tuple[Callable[[], None], ...] = ()

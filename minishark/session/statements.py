@@ -176,7 +176,7 @@ class Statements:
     ) -> DataFrame:
         runtime = self.runtime
         with runtime.up_to_date(), runtime.engine.binding(sql):
-            if runtime.scratch.is_elsewhere or runtime.scratch.names_temporary(sql):
+            if runtime.scratch.is_alone(sql):
                 return self._query_in_scratch(sql, explain)
             try:
                 bound = runtime.planner.bind(sql, parsed)
@@ -205,7 +205,7 @@ class Statements:
     def _copy(self, query: str, target: str) -> pa.Table:
         runtime = self.runtime
         (statement,) = runtime.planning.statements(query)
-        here = runtime.scratch.is_elsewhere or runtime.scratch.names_temporary(query)
+        here = runtime.scratch.is_alone(query) or runtime.scratch.reads_catalog(query)
         if isinstance(statement, kinds.Query) and not here:
             return runtime.copy(query, target)
         return runtime.scratch.copy(self.run(query).to_arrow(), target)

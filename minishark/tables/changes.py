@@ -37,7 +37,14 @@ from minishark.errors import DataError, DataValueError, QueryError, UnsupportedE
 from minishark.model.catalog import ROW_NUMBER
 from minishark.model.expressions import Schema, quote
 from minishark.query.sinks import CollectRows
-from minishark.tables.scratch_database import ROWS, MadeRows, ScratchDatabase, Shell, StoppedBy
+from minishark.tables.scratch_database import (
+    NO_CATALOG,
+    ROWS,
+    MadeRows,
+    ScratchDatabase,
+    Shell,
+    StoppedBy,
+)
 from minishark.tables.stores import ChangedTable, RunQuery, Stored, counted
 
 _NEVER = sys.maxsize
@@ -83,6 +90,8 @@ class Changes:
             raise NotHereError("RETURNING rowid needs DuckDB's own table.")
         if isinstance(change, Insert):
             return self._insert(sql, change, table)
+        if self.scratch.reads_catalog(sql):
+            raise NotHereError(NO_CATALOG)
         return self._changed(sql, change, table)
 
     # INSERT
@@ -94,7 +103,8 @@ class Changes:
                 reason = "DEFAULT VALUES may call macros, which only the session's database has."
                 raise NotHereError(reason)
             with _left_to_duckdb():
-                if not (change.otherwise or change.clauses):
+                is_as_written = change.otherwise or change.clauses
+                if not (is_as_written or self.scratch.reads_catalog(sql)):
                     added = self._selected(sql, change, table)
                     if isinstance(added, pa.Table):
                         change, given = queries.all_columns(change), added
@@ -104,7 +114,7 @@ class Changes:
                 if given is None:
                     query = f"{change.ctes}{change.query}"
                     given = self.run(query, CollectRows(lossless=True), told=sql)
-            insert = queries.of_rows(change, table.shell.name, quote(ROWS))
+            insert = queries.of_rows(change, (table.shell.name,), quote(ROWS))
         return self._published(
             table, lambda stored: self.scratch.insert(insert, table.shell, given, stored), None
         )
@@ -134,7 +144,8 @@ class Changes:
         try:
             wrong = table.wrong_rows(added)
             if wrong is not None:
-                insert = queries.of_rows(queries.all_columns(change), table.shell.name, quote(ROWS))
+                all_columns = queries.all_columns(change)
+                insert = queries.of_rows(all_columns, (table.shell.name,), quote(ROWS))
                 made = self.scratch.insert(insert, table.shell, wrong)
                 for keys in made.keys:
                     stored = table.holders(keys)

@@ -7,15 +7,14 @@ rows of the table.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pyarrow as pa
 
+from minishark.compiler.sql.changes import Insert
 from minishark.compiler.sql.statements import (
     AlterTable,
     ChangeRows,
@@ -44,8 +43,8 @@ from minishark.tables.memory_transaction import (
     begin,
     in_memory,
 )
-from minishark.tables.scratch_database import ScratchTable, Written
-from minishark.tables.scratch_store import HIDDEN, ScratchTables
+from minishark.tables.scratch_database import NO_CATALOG, ScratchTable, Written
+from minishark.tables.scratch_store import HIDDEN, ScratchTables, of_catalog
 from minishark.tables.shared_tables import is_shared
 from minishark.tables.sources import arrow_table
 from minishark.tables.store import (
@@ -56,7 +55,7 @@ from minishark.tables.store import (
     survives_arrow,
     table_schema,
 )
-from minishark.tables.stores import SelectedRows, StoreContext, TableStore, counted
+from minishark.tables.stores import GivenRows, SelectedRows, StoreContext, TableStore, counted
 from minishark.tables.tables import Tables, check_layout, named_columns
 
 ONLY_PLAIN = (
@@ -103,16 +102,8 @@ class MemoryStore(TableStore):
     def written(self, name: str) -> str | None:
         return f"memory.main.{quote(name)}" if self.context.scratch.is_elsewhere else None
 
-    def create(
-        self,
-        name: str,
-        rows: Any,
-        layout: Layout,
-        *,
-        replace: bool,
-        on_progress: Callable[[int, int], None] | None = None,
-    ) -> bool:
-        context = self.context
+    def create(self, name: str, given: GivenRows) -> bool:
+        context, rows, layout, replace = self.context, given.rows, given.layout, given.replace
         with context.up_to_date():
             if isinstance(rows, SelectedRows):
                 self.store_query(name, rows.sql, layout, replace=replace)
@@ -137,7 +128,7 @@ class MemoryStore(TableStore):
                     folder,
                     rows,
                     layout,
-                    on_progress=on_progress,
+                    on_progress=given.on_progress,
                     observed=context.observed,
                 )
                 self._publish(table, replace=replace)
@@ -244,9 +235,14 @@ class MemoryStore(TableStore):
             if is_view:
                 raise CatalogError(f"{target.name} is a view: write DROP VIEW.")
         is_temporary = isinstance(statement, CreateTable) and statement.is_temporary
-        if self._open is not None and (is_temporary or self._is_here(statement.sql)):
+        is_here = context.scratch.is_alone(statement.sql)
+        if self._open is not None and (is_temporary or is_here):
             raise UnsupportedError(NOT_IN_TRANSACTION)
         match statement:
+            case CreateTableAs() if target is not None and context.scratch.reads_catalog(
+                statement.sql
+            ):
+                return self._create_of_catalog(statement, target)
             case CreateTableAs() if target is not None and self._can_create(target.name, statement):
                 layout = Layout(replicas=2)
                 replaces = statement.replaces
@@ -258,6 +254,20 @@ class MemoryStore(TableStore):
             case CopyDatabase(source=source):
                 return self._copy_database(statement.sql, source)
         return self._write(statement, target)
+
+    def _create_of_catalog(self, statement: CreateTableAs, target: Target) -> pa.Table:
+        """Create a table of what only the session's own database can tell."""
+        context = self.context
+        with context.up_to_date():
+            sql, rows = of_catalog(context, statement)
+            if statement.is_temporary:
+                with context.writing:
+                    return context.scratch.write(sql, target, rows)
+            held = context.cached.load(rows, None, context.observed)
+            layout = Layout(replicas=2)
+            query = f"FROM {quote(held.name)}"
+            self.store_query(target.name, query, layout, replace=statement.replaces)
+        return counted(rows.num_rows)
 
     def _copy_database(self, sql: str, source: str) -> pa.Table:
         context = self.context
@@ -276,18 +286,13 @@ class MemoryStore(TableStore):
         has_it = not isinstance(statement, CreateTable) and target.name in self.context.catalog
         return has_it and scratch.leads_to_main(target.name)
 
-    def _is_here(self, sql: str) -> bool:
-        """Whether names may mean others than on the cluster."""
-        scratch = self.context.scratch
-        return scratch.is_elsewhere or scratch.names_temporary(sql)
-
     def _can_create(self, name: str, created: CreateTableAs) -> bool:
         """Whether a CREATE TABLE AS can run on the cluster."""
         # The scratch database runs the others: tables that exist already, and those with columns
         # that do not survive Arrow.
         context = self.context
         with context.up_to_date():
-            if self._is_here(created.query):
+            if context.scratch.is_alone(created.query):
                 return False
             exists = name in context.catalog or name.lower() in context.scratch.own_tables
             if (exists or name in context.sources) and not created.replaces:
@@ -303,11 +308,14 @@ class MemoryStore(TableStore):
         if target is not None and target.name in context.sources:
             raise UnsupportedError(f"{target.name} is a source, which minishark only reads.")
         with context.writing:
-            if isinstance(statement, ChangeRows) and target is not None and not self._is_here(sql):
+            is_here = context.scratch.is_alone(sql)
+            if isinstance(statement, ChangeRows) and target is not None and not is_here:
                 answer = self._change(statement, target)
                 if answer is not None:
                     return answer
-            open_ = self._open
+            open_, reads_catalog = self._open, context.scratch.reads_catalog(sql)
+            if reads_catalog and target is None:
+                raise UnsupportedError(NO_CATALOG)
             if open_ is not None:
                 if target is None:
                     raise UnsupportedError(NOT_IN_TRANSACTION)
@@ -318,9 +326,22 @@ class MemoryStore(TableStore):
                     if renamed and target is not None:
                         self._check_free(renamed, target)
             if target is not None and is_shared(target.name):
-                return self._write_at_once(statement, target)
+                return self._write_at_once(statement, target, ONLY_PLAIN)
+            if target is not None and reads_catalog:
+                if not isinstance(statement, ChangeRows):
+                    return self._write_at_once(statement, target, NO_CATALOG)
+                return self._change_of_catalog(statement, target)
             context.compute(context.planning.tables_in(sql))
             return context.scratch.write(sql, target)
+
+    def _change_of_catalog(self, statement: ChangeRows, target: Target) -> pa.Table:
+        """Run a statement on all rows of a table, which reads the catalog."""
+        context = self.context
+        if not isinstance(statement.change, Insert):
+            return self._write_at_once(statement, target, NO_CATALOG)
+        with context.up_to_date():
+            sql, rows = of_catalog(context, statement)
+            return context.scratch.write(sql, target, rows)
 
     def _change(self, statement: ChangeRows, target: Target) -> pa.Table | None:
         """Run a statement; its answer, or None if only the scratch database can run it."""
@@ -356,7 +377,8 @@ class MemoryStore(TableStore):
     def _comment(self, sql: str, target: Target | None) -> pa.Table:
         context = self.context
         with context.writing:
-            table = None if target is None or self._is_here(sql) else self._stored(target.name)
+            is_here = target is None or context.scratch.is_alone(sql)
+            table = None if target is None or is_here else self._stored(target.name)
             if table is not None:
                 MemoryTable(table, context, self._open).comment(sql)
                 return counted(0)
@@ -372,13 +394,13 @@ class MemoryStore(TableStore):
                 open_.put(table)
         return written.answer
 
-    def _write_at_once(self, statement: Write, target: Target) -> pa.Table:
+    def _write_at_once(self, statement: Write, target: Target, refusal: str) -> pa.Table:
         """The same without a transaction: nothing of it waits for the next query."""
         context = self.context
         with context.up_to_date():
             context.scratch.begin()
             try:
-                written = self._written(statement, target, ONLY_PLAIN)
+                written = self._written(statement, target, refusal)
             finally:
                 context.scratch.end()
             names = (*written.gone, *(changed.name for changed in written.changed))

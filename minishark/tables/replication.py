@@ -88,9 +88,10 @@ class Replicator:
     cluster: Files  # copies files
     tables: Callable[[], Iterable[Table]]  # gives all tables, with the last known locations
     homes: Callable[[Table], dict[str, str]]  # nodes' folders when it was loaded; updated here
-    # Called when locations of a partition change: table, index, new nodes, former nodes. Returns
-    # whether they did: not if the table has changed meanwhile.
-    moved: Callable[[Table, int, Sequence[str], Sequence[str]], bool]
+    # Called when locations of a partition change: table, index, new nodes, nodes that have lost
+    # their files, nodes that it has left. Returns whether they did: not if the table has changed
+    # meanwhile.
+    moved: Callable[[Table, int, Sequence[str], Sequence[str], Sequence[str]], bool]
     dropped: Callable[[str], None]  # called when a file was copied into a dropped table's folder
     clock: Clock = SYSTEM_CLOCK
     _drains: DrainTracker = field(default_factory=DrainTracker)
@@ -163,7 +164,7 @@ class Replicator:
                     del doubted[node]  # it is silent: the next round asks it again
                 gone = [node for node in asked if held[node] is False]
                 if gone:
-                    self.moved(table, partition.index, (), gone)
+                    self.moved(table, partition.index, (), gone, ())
             before.update(doubted)
 
     def _copy(self, copy: Copy) -> None:
@@ -177,7 +178,7 @@ class Replicator:
             self._drains.keep(file, copy.target)
         files = partition.files
         is_whole = all(self.cluster.copy_file(f, copy.source, copy.target) for f in files)
-        if is_whole and self.moved(copy.table, copy.index, (copy.target,), (*gone, *copy.leaves)):
+        if is_whole and self.moved(copy.table, copy.index, (copy.target,), gone, copy.leaves):
             # Whoever begins after this plans with the new locations.
             for node in copy.leaves:
                 for file in partition.files:

@@ -24,7 +24,7 @@ import pyarrow as pa
 from minishark.compiler.sql.connection import ConnectionUse, undone
 from minishark.compiler.sql.failures import failure_class
 from minishark.compiler.sql.planning import REMOTE_FILES, message_of
-from minishark.compiler.sql.statements import CreateEnum, SetVariable, Target
+from minishark.compiler.sql.statements import CreateEnum, SetVariable, Target, reads_catalog
 from minishark.compiler.sql.tokens import (
     Cursor,
     mentioned,
@@ -46,6 +46,7 @@ from minishark.model.catalog import Catalog, Constraints, Table
 from minishark.model.expressions import DUCKDB_TYPE, WIDE_INTEGERS, quote, quote_text
 from minishark.tables.interruption import stopped_by
 from minishark.tables.store import kept_by_arrow
+from minishark.worker.columns import integers
 from minishark.worker.duckdb_slot import stored_types
 from minishark.worker.protocol import OutputKind, StageTask
 from minishark.worker.writing import disk_full
@@ -66,6 +67,10 @@ _SETTINGS = {
 }
 ROWS = " minishark rows"  # the names of registered rows; no table of a user has them
 _STORED = " minishark stored"
+NO_CATALOG = (
+    "This statement can't read the catalog: store its answer as a table first (CREATE TABLE names "
+    "AS FROM duckdb_tables()), and read that."
+)
 
 _CLUSTERS = "memory.main."  # the schema of the cluster's tables
 _OURS = "schema_name = 'main' AND database_name IN ('memory', 'temp')"
@@ -73,11 +78,19 @@ _ROW_NUMBER = ("rowid",)
 _COUNTED_UP = re.compile(r"_\d+$")
 _SETS = ("SET", "RESET", "PRAGMA")
 _SHARED = "schema_name = 'main' AND database_name = 'memory'"
+# What a query may change something by, in WITH or in a call.
+_CHANGES = ("nextval", "copy", "insert", "update", "delete", "merge")
+_REPLACES_SEQUENCE = ("CREATE", "OR", "REPLACE", "SEQUENCE")
 _LEADS_TO_MAIN = """
     SELECT current_database() = 'memory' AND count(*) = 0 FROM duckdb_tables()
     WHERE lower(table_name) = lower($1) AND schema_name IN current_schemas(false)
         AND (database_name, schema_name) <> ('memory', 'main')"""
 _TEMPORARY = "SELECT lower(table_name) FROM duckdb_tables() WHERE database_name = 'temp'"
+_DEFINED = (
+    "SELECT view_name FROM duckdb_views() WHERE NOT internal UNION ALL "
+    "SELECT function_name FROM duckdb_functions() WHERE NOT internal AND "
+    "contains(function_type, 'macro')"
+)
 # What must see other tables, or what Arrow does not have.
 _SEES_MORE = ("references", "generated", "collate")
 
@@ -204,12 +217,18 @@ class ScratchDatabase:
         *,
         settings: Sequence[str] = (),
         is_apart: bool = False,
+        hidden: tuple[str, ...] = (),
     ) -> None:
         """A connection with these settings; `is_apart` if others lack its temporary tables.
 
-        `tables` gives those of the cluster as the session sees them.
+        `tables` gives those of the cluster as the session sees them; the names of those that no
+        user has named start with one of `hidden`.
         """
         self._shared, self._reading, self._cluster = shared, reading, tables
+        self._hidden = hidden
+        self._listing: Callable[[], contextlib.AbstractContextManager[object]] = (
+            contextlib.nullcontext
+        )
         self._con = shared.connection()
         for name, value in _SETTINGS.items():
             self._con.execute(f"SET SESSION {name} = {value}")
@@ -242,6 +261,12 @@ class ScratchDatabase:
     def interrupt(self) -> None:
         self._con.interrupt()
 
+    def look_before_listing(
+        self, look: Callable[[], contextlib.AbstractContextManager[object]]
+    ) -> None:
+        """Have something tell of more tables before the catalog is read, in its context."""
+        self._listing = look
+
     def define(
         self,
         sql: str,
@@ -265,8 +290,8 @@ class ScratchDatabase:
             waiting = self._waiting if own else self._shared.definitions
             views = self._views if own else self._shared.views
             if alone:
-                self._replay()  # what was dropped before is gone
-                self._run(sql)
+                with self._shows(sql, named_only=True):  # what was dropped before is gone
+                    self._run(self._found(sql))
                 self._shared.has_own = True
                 self._shared.has_own_views |= view != ""
             if view:  # what was to be made of it before is made no more
@@ -311,8 +336,13 @@ class ScratchDatabase:
         self._shared.of_catalog = others | {name.lower()} if reads else others
 
     def reads_catalog(self, sql: str) -> bool:
-        """Whether a statement may read the catalog by such a view or macro."""
-        return bool(self._shared.of_catalog) and mentioned(sql, self._shared.of_catalog) != []
+        """Whether a statement may read the catalog, or call a view or macro that does."""
+        views = self._shared.of_catalog
+        return reads_catalog(sql) or (bool(views) and mentioned(sql, views) != [])
+
+    def is_alone(self, sql: str) -> bool:
+        """Whether only this database knows what names mean in a statement."""
+        return self.is_elsewhere or self.names_temporary(sql)
 
     def defined_by(self, view: str) -> str | None:
         """The last definition of a view of all sessions."""
@@ -345,8 +375,8 @@ class ScratchDatabase:
 
     def write_uncommitted(self, sql: str, target: Target) -> Written:
         """Run a statement that changes tables, in a transaction."""
-        types = self._types_of_users()
-        with self._lock, self._shared.lock, types, self._shows(sql, named_only=True) as names:
+        types, shown = self._types_of_users(), self._seen(sql, (target.name,), named_only=True)
+        with self._lock, self._shared.lock, types, shown as names:
             self._take_referenced(sql, (target.name,), names)
             before = self._tables()
             answer = self._answer(sql)
@@ -357,16 +387,20 @@ class ScratchDatabase:
             gone = tuple(name for name in before if name not in after)
             return Written(answer, tuple(self._changed(name, 0) for name in changed), gone)
 
-    def write(self, sql: str, target: Target | None) -> pa.Table:
-        """Run a statement that changes tables; the number of changed rows, or RETURNING's."""
+    def write(self, sql: str, target: Target | None, rows: pa.Table | None = None) -> pa.Table:
+        """Run a statement that changes tables; the number of changed rows, or RETURNING's.
+
+        It may read `rows` as `ROWS`.
+        """
         name = target.name if target is not None else None
+        given = contextlib.nullcontext() if rows is None else self._registered(rows)
         with self._lock, self._shared.lock, self._shows(sql, named_only=True) as names:
             changed = (name,) if name is not None else mentioned(sql, names)
             taken = self._take_referenced(sql, changed, names)
             before = self._tables()
             try:
                 noted = self._temporary_noted() if self.temporary else contextlib.nullcontext()
-                with noted, self._types_of_users():
+                with noted, self._types_of_users(), given:
                     answer = self._answer(sql)
             except MinisharkError:
                 for copied in taken:  # nothing has changed: the cluster's are theirs again
@@ -376,7 +410,10 @@ class ScratchDatabase:
             for table in after:
                 if name is None or table not in before or table == name.lower():
                     self._shared.changed[table] = next(self._shared.numbers)
-            self._note_gone(set(before).difference(after))
+            gone = set(before).difference(after)
+            if not gone.isdisjoint(self._shared.numbered):  # it keeps its sequences when renamed
+                self._shared.numbered.update(set(after).difference(before))
+            self._note_gone(gone)
             return answer
 
     def _take_referenced(self, sql: str, changed: Iterable[str], names: Iterable[str]) -> list[str]:
@@ -546,16 +583,33 @@ class ScratchDatabase:
             constraints=constraints,
         )
 
-    def run(self, sql: str, *, comments: bool = False) -> pa.Table:
-        """Run a statement; one that `comments` may be about a table of the cluster."""
-        with self._lock, self._shared.lock, self._shows(sql) as names:
+    def created_of_catalog(self, sql: str, target: Target) -> pa.Table:
+        """The rows of a table as a statement makes it of the catalog, which lists the table, too.
+
+        Raises:
+            UnsupportedError: they do not survive Arrow.
+        """
+        with self._lock, self._seen(sql):
+            self._run(self._found(sql))
+            relation = self._con.sql(f"FROM {'.'.join(map(quote, target.path))}")
+            if not kept_by_arrow(map(str, relation.types)):
+                raise UnsupportedError(NO_CATALOG)
+            return _typed(relation.to_arrow_table(), relation.types)
+
+    def run(self, sql: str, *, comments: bool = False, rows: pa.Table | None = None) -> pa.Table:
+        """Run a statement; one that `comments` may be about a table of the cluster.
+
+        It may read `rows` as `ROWS`.
+        """
+        given = contextlib.nullcontext() if rows is None else self._registered(rows)
+        with self._lock, self._shared.lock, self._shows(sql) as names, given:
             self._shared.has_definitions = True
             if comments:
                 self._take(mentioned(sql, names))
             cursor = Cursor(sql)
             if cursor.comes("ALTER", "SEQUENCE"):  # tables that own sequences stay here
                 self._take_numbered(mentioned(sql, names))
-            drops = cursor.comes("DROP", "SEQUENCE")
+            drops = cursor.comes("DROP", "SEQUENCE") or cursor.comes(*_REPLACES_SEQUENCE)
             with self._dependent(names) if drops else contextlib.nullcontext():
                 answer = self._answer(sql)
             ((here,),) = self._run("SELECT (current_database(), current_schema())")
@@ -617,20 +671,20 @@ class ScratchDatabase:
         """Whether a statement may read or write temporary tables, which no executor has."""
         return bool(self.temporary) and mentioned(sql, self.temporary) != []
 
-    def run_temporary(self, sql: str) -> pa.Table:
-        """Run a statement about temporary tables, which only this connection has."""
-        with self._lock, self._temporary_noted(), self._types_of_users(), self._shows(sql):
+    def run_temporary(self, sql: str, rows: pa.Table | None = None) -> pa.Table:
+        """Run a statement about temporary tables; it may read `rows` as `ROWS`."""
+        given = contextlib.nullcontext() if rows is None else self._registered(rows)
+        types = self._types_of_users()
+        with self._lock, self._temporary_noted(), types, self._shows(sql), given:
             return self._answer(sql)
 
     def put_temporary(self, create: str, name: str, rows: pa.Table | None) -> pa.Table:
-        """Create a temporary table: by a statement, or of these rows."""
-        with self._lock, self._temporary_noted(), self._shows(create):
+        """Create a temporary table; the statement may read `rows` as `ROWS`."""
+        given = contextlib.nullcontext() if rows is None else self._registered(rows)
+        with self._lock, self._temporary_noted(), self._shows(create), given:
             if name.lower() not in self.temporary:
                 self._unregister(name)  # the view of the cluster's table of that name
-            if rows is None:
-                return self._answer(create)
-            with self._registered(rows):
-                return self._answer(f"{create} TEMP TABLE {quote(name)} AS FROM {quote(ROWS)}")
+            return self._answer(create)
 
     @contextlib.contextmanager
     def _temporary_noted(self) -> Iterator[None]:
@@ -641,16 +695,20 @@ class ScratchDatabase:
 
     def create_enum(self, statement: CreateEnum) -> str:
         """Run it; the statement with the values that its query has given."""
-        with self._lock, self._shows(statement.sql):
-            self._run(statement.sql)
-            type_ = ".".join(map(quote, statement.path))
-            ((values,),) = self._run(f"SELECT enum_range(NULL::{type_})::VARCHAR[]")
-            return f"{statement.create} AS ENUM ({', '.join(map(quote_text, values))})"
+        with self._lock:
+            with self._seen(statement.sql):
+                self._run(statement.sql)
+                type_ = ".".join(map(quote, statement.path))
+                ((values,),) = self._run(f"SELECT enum_range(NULL::{type_})::VARCHAR[]")
+            enum = f"{statement.create} AS ENUM ({', '.join(map(quote_text, values))})"
+            if self.reads_catalog(statement.sql):
+                self._run(enum)  # what it made before was undone
+            return enum
 
     def set_variable(self, statement: SetVariable) -> str:
         """Run it; the statement with the value that its query has given."""
         value = f"getvariable({quote_text(statement.name)})"
-        with self._lock, self._shows(statement.sql):
+        with self._lock, self._seen(statement.sql):
             self._run(statement.sql)
             ((type_, number),) = self._run(f"SELECT typeof({value}), {value}")
             text = f"CAST({duckdb.ConstantExpression(number)} AS {type_})"
@@ -675,7 +733,7 @@ class ScratchDatabase:
             stoppable: a context in which it runs, which is given what interrupts it.
         """
         types = contextlib.nullcontext() if lossless else self._types_of_users()
-        with self._lock, stoppable(self._con.interrupt), types, self._shows(sql) as names:
+        with self._lock, stoppable(self._con.interrupt), types, self._seen(sql) as names:
             if mentioned(sql, _ROW_NUMBER):
                 self._take_numbered(mentioned(sql, names))
             if mentioned(sql, ("describe", "desc")):  # views have no keys
@@ -683,28 +741,79 @@ class ScratchDatabase:
                 self._take(t.name for t in stored if t is not None and t.constraints.keys)
             return self._answer(sql)
 
-    def catalog(self, sql: str, hidden: tuple[str, ...], search: str = "") -> pa.Table:
-        """Answer a statement about the catalog, without tables whose names start with `hidden`.
+    def catalog(self, sql: str, search: str = "") -> pa.Table:
+        """Answer a statement about the catalog.
 
         Args:
             sql: the statement.
-            hidden: how names of tables start that no user has named.
             search: the schema in which names are looked up first, if not the cluster's tables'.
         """
-        # In a transaction that is rolled back, tables of the cluster exist as empty tables.
-        # Settings are changed outside of it: a statement that fails lets no other one run.
-        with self._lock, self._shared.lock, self._types_of_users(), self._shows(sql) as seen:
-            names = [name for name in seen if not name.startswith(hidden)]
+        # Settings are changed outside of the transaction that is rolled back: a statement that
+        # fails lets no other one run.
+        with self._lock, self._types_of_users(), self._listed(sql, search=search):
+            return self._answer(sql)
+
+    @contextlib.contextmanager
+    def _seen(
+        self, sql: str, filled: Sequence[str] = (), *, named_only: bool = False
+    ) -> Iterator[list[str]]:
+        """As `_shows`; for a statement that reads the catalog, as `_listed`."""
+        if self.reads_catalog(sql):
+            shown = self._listed(sql, filled)
+        else:
+            shown = self._shows(sql, named_only=named_only)
+        with shown as names:
+            yield names
+
+    @contextlib.contextmanager
+    def _listed(
+        self, sql: str, filled: Sequence[str] = (), *, search: str = ""
+    ) -> Iterator[list[str]]:
+        """A block in which the catalog lists the cluster's tables; it leaves nothing here.
+
+        Those have rows that the statement may read, or that are to be `filled`.
+
+        Raises:
+            UnsupportedError: it reads rows of what the catalog does not list.
+        """
+        with self._listing(), self._shared.lock, self._reading(sql) as read:
+            shown = self._shown_to(read, sql, None)
+            names = [name for name in shown if not name.startswith(self._hidden)]
+            filled = [*filled, *self._read_in(sql, shown)] if self.reads_catalog(sql) else ()
+            is_hidden = any(name.startswith(self._hidden) for name in filled)
+            if is_hidden or (filled and mentioned(sql, _ROW_NUMBER)):  # new rows lack their numbers
+                raise UnsupportedError(NO_CATALOG)
             with self._looked_up_in(search), self._undone():
                 # Not for users; a statement names those that stand for its files.
                 for name in self._visible.difference(names, mentioned(sql, self._visible)):
                     self._run(f"DROP VIEW IF EXISTS temp.{quote(name)}")
+                keys = {name.lower() for name in filled}
                 for name in self._shown(names):
-                    shown, table = f"temp.{quote(name)}", f"{_CLUSTERS}{quote(name)}"
-                    create = f"CREATE TABLE {table} AS FROM {shown} LIMIT 0"
+                    view, table = f"temp.{quote(name)}", f"{_CLUSTERS}{quote(name)}"
+                    create = f"CREATE TABLE {table} AS FROM {view} LIMIT 0"
                     self._run(self._definition(name) or create)
-                    self._run(f"DROP VIEW {shown}")
-                return self._answer(sql)
+                    if name.lower() in keys:
+                        self._run(f"INSERT INTO {table} FROM {view}")
+                    self._run(f"DROP VIEW {view}")
+                yield names
+
+    def _read_in(self, sql: str, names: list[str]) -> list[str]:
+        """Those of the tables whose rows a statement may read, seen through views and macros."""
+        own = mentioned(sql, self._views)
+        with contextlib.closing(self._shared.connection()) as con:
+            # DuckDB tells by binding the statement over tables without columns, which fails where
+            # columns matter. This connection has none of the views that stand for tables, nor the
+            # session's own ones.
+            if not (own or self._uncommitted):
+                with contextlib.suppress(duckdb.Error):
+                    read = {name.lower() for name in con.get_table_names(sql)}
+                    return [name for name in names if name.lower() in read]
+            defined = [name for (name,) in con.execute(_DEFINED).fetchall()]
+        text = " ".join((sql, *(self._views[name] for name in own)))
+        is_known = not (self._uncommitted or mentioned(text, defined))
+        if is_known and len(own) == len(mentioned(text, self._views)):
+            return mentioned(text, names)
+        return names
 
     @contextlib.contextmanager
     def _looked_up_in(self, schema: str) -> Iterator[None]:
@@ -828,16 +937,20 @@ class ScratchDatabase:
         With `named_only` those are enough that its text names, unless it may read others by views.
         """
         with self._reading(sql) as read:
-            try:
-                names = self._show(read, self._meant_here(sql), sql if named_only else None)
-            except duckdb.InterruptException as error:
-                raise _translated(error) from error
+            names = self._shown_to(read, sql, sql if named_only else None)
             if self._uncommitted is None:
                 yield names
                 return
             numbered = mentioned(sql, names) if mentioned(sql, _ROW_NUMBER) else []
             with self._copied(numbered), self._undone():
                 yield names
+
+    def _shown_to(self, read: ReadTable, sql: str, named: str | None) -> list[str]:
+        """Make tables visible to a statement; those at least that `named` has, if it is given."""
+        try:
+            return self._show(read, self._meant_here(sql), named)
+        except duckdb.InterruptException as error:
+            raise _translated(error) from error
 
     @contextlib.contextmanager
     def _copied(self, names: Iterable[str]) -> Iterator[None]:
@@ -1039,7 +1152,7 @@ class ScratchDatabase:
             answer = self._fetched(self._found(sql))
             # DuckDB counts no changed rows as an empty answer.
             nothing = answer.num_rows == 0 and answer.column_names == ["Count"]
-            return pa.table({"Count": pa.array([0], pa.int64())}) if nothing else answer
+            return pa.table({"Count": integers([0])}) if nothing else answer
         except duckdb.Error as error:
             raise _translated(error) from error
 
@@ -1049,7 +1162,7 @@ class ScratchDatabase:
         # then it has run all the same, so that nothing must be changed by that.
         (first, *others) = self._con.extract_statements(sql)
         is_query = not others and first.type == duckdb.StatementType.SELECT
-        if is_query and not mentioned(sql, ("nextval", "copy")):
+        if is_query and not mentioned(sql, _CHANGES):
             relation = self._con.sql(first)
             if not any(map(_COUNTED_UP.search, relation.columns)):
                 return _typed(relation.to_arrow_table(), relation.types)

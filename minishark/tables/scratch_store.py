@@ -8,7 +8,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from minishark.compiler.hints import UNNAMED_SOURCE
+from minishark.compiler.sql import change_queries as queries
+from minishark.compiler.sql.changes import Insert
 from minishark.compiler.sql.statements import (
+    ChangeRows,
     Comment,
     CreateTable,
     CreateTableAs,
@@ -18,9 +21,11 @@ from minishark.compiler.sql.statements import (
     Write,
 )
 from minishark.errors import QueryError, UnsupportedError
+from minishark.model.expressions import quote
 from minishark.query.sinks import CollectRows
 from minishark.tables.cached import CACHED_PREFIX
 from minishark.tables.memory_transaction import NOT_IN_TRANSACTION, in_memory
+from minishark.tables.scratch_database import NO_CATALOG, ROWS
 from minishark.tables.shared_tables import PREFIX
 from minishark.tables.store import survives_arrow
 from minishark.tables.stores import StoreContext, TableStore, counted
@@ -50,10 +55,16 @@ class TemporaryTables(TableStore):
         if in_memory(context.transaction) is not None:
             raise UnsupportedError(NOT_IN_TRANSACTION)
         with context.up_to_date():
+            if scratch.reads_catalog(statement.sql):
+                sql, rows = of_catalog(context, statement)
+                if isinstance(statement, CreateTable):
+                    return scratch.put_temporary(sql, target.name, rows)
+                return scratch.run_temporary(sql, rows)
             if isinstance(statement, CreateTableAs):
                 rows = self._rows(statement.query)
                 if rows is not None:
                     create = "CREATE OR REPLACE" if statement.replaces else "CREATE"
+                    create += f" TEMP TABLE {quote(target.name)} AS FROM {quote(ROWS)}"
                     scratch.put_temporary(create, target.name, rows)
                     return counted(rows.num_rows)
             if isinstance(statement, CreateTable):
@@ -64,7 +75,7 @@ class TemporaryTables(TableStore):
     def _rows(self, query: str) -> pa.Table | None:
         """A query's rows in all their types; None if only the scratch database can compute them."""
         context = self.context
-        if context.scratch.is_elsewhere or context.scratch.names_temporary(query):
+        if context.scratch.is_alone(query):
             return None
         try:
             schema = context.bind(query)
@@ -82,6 +93,10 @@ class ScratchTables(TableStore):
     context: StoreContext
 
     def run(self, statement: ParsedStatement) -> pa.Table | ParsedStatement:
+        if isinstance(statement, Write) and self.context.scratch.reads_catalog(statement.sql):
+            with self.context.up_to_date():
+                sql, rows = of_catalog(self.context, statement)
+            return self.execute(sql, rows=rows)
         if isinstance(statement, Write | FrontEndCommand):
             return self.execute(statement.sql)
         return self.show(statement) if isinstance(statement, Show) else statement
@@ -94,15 +109,17 @@ class ScratchTables(TableStore):
         context, sql = self.context, statement.sql
         with context.up_to_date():
             tables = () if statement.is_show else context.planning.tables_in(sql)
-            if not tables:
-                return context.scratch.catalog(sql, HIDDEN, search)
             context.compute(tables)
-            return context.scratch.query(sql)
+            if tables and not context.scratch.reads_catalog(sql):
+                return context.scratch.query(sql)
+            return context.scratch.catalog(sql, search)
 
-    def execute(self, sql: str, *, comments: bool = False) -> pa.Table:
+    def execute(
+        self, sql: str, *, comments: bool = False, rows: pa.Table | None = None
+    ) -> pa.Table:
         """Run a statement about what only the scratch database has: schemas, sequences, ...
 
-        One that `comments` may be about a table of the cluster, too.
+        One that `comments` may be about a table of the cluster, too. It may read `rows` as `ROWS`.
         """
         context = self.context
         context.check_open()
@@ -111,4 +128,21 @@ class ScratchTables(TableStore):
         writing = context.writing if context.scratch.takes_tables(sql) else contextlib.nullcontext()
         with writing, context.up_to_date():
             context.compute(context.planning.tables_in(sql))
-            return context.scratch.run(sql, comments=comments)
+            return context.scratch.run(sql, comments=comments, rows=rows)
+
+
+def of_catalog(context: StoreContext, statement: Write | Comment) -> tuple[str, pa.Table]:
+    """A statement that writes `ROWS`, and these: what its query gives, which reads the catalog.
+
+    Raises:
+        UnsupportedError: it is no CREATE TABLE AS, nor an INSERT.
+    """
+    match statement:
+        case CreateTableAs(target=target) if target is not None:
+            create = statement.sql.removesuffix(statement.query)
+            rows = context.scratch.created_of_catalog(statement.sql, target)
+            return f"{create}FROM {quote(ROWS)}", rows
+        case ChangeRows(change=Insert() as change) if change.query:
+            rows = context.run(f"{change.ctes}{change.query}", CollectRows(lossless=True))
+            return queries.of_rows(change, change.target, quote(ROWS)), rows
+    raise UnsupportedError(NO_CATALOG)

@@ -6,9 +6,8 @@ tables in memory they do to these, too: `MemoryStore` runs them, and `Tables` co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import Any
 
 import pyarrow as pa
 from msgspec import structs
@@ -18,10 +17,9 @@ from minishark.compiler.sql.tokens import Edit, edited, names_in, sql_tokens
 from minishark.errors import AlreadyExistsError, CatalogError, ClusterError, UnsupportedError
 from minishark.model.catalog import Table
 from minishark.model.expressions import quote
-from minishark.query.sinks import Layout
 from minishark.tables.memory_store import MemoryStore
 from minishark.tables.shared_tables import PREFIX, SCHEMA, is_shared
-from minishark.tables.stores import StoreContext, TableStore, counted
+from minishark.tables.stores import GivenRows, StoreContext, TableStore, counted
 from minishark.tables.warehouse.names import (
     At,
     change_in_scratch,
@@ -235,18 +233,10 @@ class SharedStore(TableStore):
         table = self.context.catalog.get(relation)
         return table.rows, table.bytes
 
-    def create(
-        self,
-        name: str,
-        rows: Any,
-        layout: Layout,
-        *,
-        replace: bool,
-        on_progress: Callable[[int, int], None] | None = None,
-    ) -> bool:
+    def create(self, name: str, given: GivenRows) -> bool:
         full_name = self._named(parts(name))
         if full_name is None:
             return False
         table = self._found(full_name)
         full_name = full_name if table is None else table.name
-        return self.named.create(full_name, rows, layout, replace=replace, on_progress=on_progress)
+        return self.named.create(full_name, given)

@@ -28,6 +28,7 @@ from minishark.tables.merging import Merger
 from minishark.tables.scratch_database import NewKeys, ScratchDatabase, Shell, StoppedBy
 from minishark.tables.tables import Observed, Tables
 from minishark.tables.transaction import SessionTransaction
+from minishark.worker.columns import integers
 
 Result = TypeVar("Result")
 Made = TypeVar("Made")  # what a store has made of a change that is not published yet
@@ -129,29 +130,30 @@ class TableStore(ABC):
         """The rows and stored bytes of one of its tables, if they are known without reading it."""
         return None
 
-    def create(
-        self,
-        name: str,
-        rows: Any,
-        layout: Layout,
-        *,
-        replace: bool,
-        on_progress: Callable[[int, int], None] | None = None,
-    ) -> bool:
-        """Create a table if a new one of that name belongs here; whether it does.
-
-        Args:
-            name: its name.
-            rows: a `SelectedRows`, or anything else that `Session.create_table` takes.
-            layout: how rows in memory are partitioned.
-            replace: whether it may replace one.
-            on_progress: called with the number of tasks done and of all tasks.
-        """
+    def create(self, name: str, given: GivenRows) -> bool:
+        """Create a table if a new one of that name belongs here; whether it does."""
         return False
 
     def clear_cache(self) -> int:
         """Free the memory of those tables that are elsewhere, too; how many."""
         return 0
+
+
+@dataclass(frozen=True, slots=True)
+class GivenRows:
+    """What a program has a table made of.
+
+    Attributes:
+        rows: a `SelectedRows`, or anything else that `Session.create_table` takes.
+        layout: how rows in memory are partitioned.
+        replace: whether it may replace a table.
+        on_progress: called with the number of tasks done and of all tasks.
+    """
+
+    rows: Any
+    layout: Layout
+    replace: bool
+    on_progress: Callable[[int, int], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +202,9 @@ class Stores:
         sizes = (store.size(name) for store in self.stores)
         return next((size for size in sizes if size is not None), (None, None))
 
-    def create(self, name: str, rows: Any, layout: Layout, **options: Any) -> None:
+    def create(self, name: str, given: GivenRows) -> None:
         """Create a table, as `TableStore.create` does."""
-        any(store.create(name, rows, layout, **options) for store in self.stores)
+        any(store.create(name, given) for store in self.stores)
 
     def clear_cache(self) -> None:
         """Free the memory of those tables that are elsewhere, too."""
@@ -317,4 +319,4 @@ class ChangedTable(ABC, Generic[Made]):
 
 def counted(rows: int) -> pa.Table:
     """DuckDB's answer to a statement that changes rows: their number."""
-    return pa.table({"Count": pa.array([rows], pa.int64())})
+    return pa.table({"Count": integers([rows])})

@@ -623,9 +623,25 @@ class Tables:
         return tuple(doubtful(self.cluster.homes(), known))
 
     def _moved(
-        self, table: Table, index: int, new_nodes: Sequence[str], gone: Sequence[str]
+        self,
+        table: Table,
+        index: int,
+        new_nodes: Sequence[str],
+        gone: Sequence[str],
+        left: Sequence[str],
     ) -> bool:
-        """Change the locations of a partition: `new_nodes` are added, `gone` removed."""
+        """Change the locations of a partition.
+
+        Args:
+            table: the table.
+            index: the partition's.
+            new_nodes: nodes that have it now.
+            gone: nodes that have lost it, with all their files.
+            left: nodes from which it has moved: they have the others that they had.
+
+        Returns:
+            Whether they have changed: not if the table was replaced meanwhile.
+        """
         with self._lock:
             if not self.is_current(table):
                 return False  # it was dropped or replaced while it was copied
@@ -633,7 +649,7 @@ class Tables:
             partition = current.partitions[index]
             if new_nodes and partition.files != table.partitions[index].files:
                 return False  # it has changed meanwhile: the next round copies what it is now
-            stored = [n for n in partition.locations if n not in gone]
+            stored = [n for n in partition.locations if n not in (*gone, *left)]
             emptied = self._emptied.setdefault(table.folder, {})
             emptied.update(dict.fromkeys(gone, current.version))
             self.catalog.add(

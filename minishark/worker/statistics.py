@@ -23,6 +23,7 @@ import pyarrow as pa
 from minishark.compiler.sql.connection import ConnectionUse
 from minishark.model.catalog import ColumnStatistics, TableStatistics
 from minishark.model.expressions import quote
+from minishark.worker.columns import integers
 
 _Bounds: TypeAlias = tuple[str | None, str | None]
 
@@ -152,7 +153,7 @@ def _distinct_counts(
     if not numbers or not any(measured.column("rows").to_pylist()):
         return dict.fromkeys(numbers, 0)
     chunks = [chunk for n in numbers for chunk in measured.column(f"distinct_{n}").chunks]
-    owners = pa.array([n for n in numbers for _ in range(measured.num_rows)], pa.int32())
+    owners = integers([n for n in numbers for _ in range(measured.num_rows)])
     states = pa.table({"owner": owners, "state": pa.chunked_array(chunks)})
     con.register(_STATES, states)
     try:

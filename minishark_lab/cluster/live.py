@@ -1,97 +1,185 @@
-"""Live comparison of placements: users submit TPC-H queries to a cluster on this machine.
+"""Live comparison of placements: queries come to a cluster on this machine, under each in turn.
 
-Placements alternate in short rounds, so that other load on the machine affects all of them alike.
-Beside each is its ideal, computed as in the papers from observed service times: the response times
-if no task had waited.
+There are as many slots as cores, so that what runs does not slow each other down. What the warm
+cluster can do is measured first; queries then come at a share of that as a Poisson process, whether
+or not earlier ones are done, in short blocks that are the same under each placement. Beside them is
+their ideal, computed as in the papers from observed service times: the response times if no task
+had waited.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
+import duckdb
+
 import minishark
+from minishark.cli.data import tables_at
 from minishark.cli.tpch.queries import load_queries
 from minishark.cli.tpch.tables import find_tables, load_tables
-from minishark.errors import ExecutionError, OptionError
+from minishark.errors import DataError, ExecutionError, OptionError
 from minishark.query.metrics import QueryMetrics
 from minishark.session.session import Session
+from minishark.worker.cores import usable_cores
 from minishark_lab.harness.experiment import Advance, Chart, Experiment
-from minishark_lab.harness.findings import Finding, over_all_x, percent
-from minishark_lab.harness.parameters import check_placements
-from minishark_lab.harness.rows import Response, response
+from minishark_lab.harness.findings import Finding, percent
+from minishark_lab.harness.lengths import ENOUGH, spread
+from minishark_lab.harness.paired import (
+    BLOCKS_MIN,
+    FIGURES,
+    MEDIANS,
+    Asked,
+    comparison,
+    in_words,
+    over_ideal,
+)  # fmt: skip
+from minishark_lab.harness.parameters import Load, Names, Natural, Positive, check_placements
+from minishark_lab.harness.rows import Row
+from minishark_lab.models.analysis import pooled_relaxation_time, queue_relaxation_time
 from minishark_lab.sparrow.placements import COMPARED, NAMES
 from minishark_lab.tpch_data import Silent, tpch_folder
 
-_CALIBRATION_RUNS = 3
+_WARMING = 3  # times that each query is run before anything is measured
+_CALIBRATION_S = 3.0
+_MANY_NODES = "minishark bench emulated-tpch"
+_LONGER_MAX = 3.0
+_AT_ONCE_MAX = 64  # queries; those that come while so many run wait, which counts
 
 
 @dataclass(frozen=True, kw_only=True)
 class LivePlacement:
-    """Users on a cluster of this machine."""
+    """A cluster on this machine, and the queries that come to it."""
 
     scale: float = 0.1  # TPC-H's scale factor; 0 for the bundled sample
-    data: str = ""  # folder of generated data; "" for the default
+    data: str = ""  # folder of generated data, or of your tables; "" for the default
     queries: tuple[int, ...] = (1, 3, 6, 12)  # of TPC-H, chosen at random
-    nodes: int = 4  # of one executor each
-    partitions: int = 8  # of each large table, on `replicas` nodes
-    replicas: int = 2
-    users: int = 4  # each submits queries as an independent Poisson process
-    load: float = 0.6  # demanded work as a share of the capacity of `cores`
-    cores: int = 2  # of this machine
-    placements: tuple[str, ...] = COMPARED
-    rounds: int = 4
-    seconds: float = 8.0
+    sql: str = ""  # a file of SELECT statements, instead of these, over the tables in `data`
+    nodes: Natural = 0  # of one executor each; 0 for as many as cores
+    partitions: Natural = 0  # of each large table, on `replicas` nodes; 0 for twice the nodes
+    replicas: Natural = 2
+    load: Load = 0.65  # as a share of the most queries that the cluster can answer
+    placements: Names = COMPARED  # all are compared with the first
+    # How long queries come in all; up to three times as long, where `lengths` asks for it.
+    seconds: Positive = 160.0
 
     def __post_init__(self) -> None:
         check_placements(self.placements)
 
+    @property
+    def slots(self) -> int:
+        return self.nodes or usable_cores()
+
 
 @dataclass(frozen=True)
-class _Asked:
-    """An answered query: its number, its response time, and its ideal."""
+class _Capacity:
+    """What the warm cluster does when it has always something to do."""
 
-    number: int
-    took_s: float
-    ideal_s: float
+    rate: float  # answered queries per second
+    task_s: float  # the mean time of a task
+    spread_s: float  # of the work of queries, see `lengths.spread`
+
+    def relaxation_s(self, load: float, slots: int) -> float:
+        """How long queues take to forget: those of slots that are not compared, or all work."""
+        alone_s = queue_relaxation_time(load, 1) * self.task_s
+        return max(alone_s, pooled_relaxation_time(load, slots, self.spread_s))
 
 
-def live_placement(parameters: LivePlacement, seed: int, advance: Advance) -> Sequence[Response]:
-    """Response times of queries under each placement, observed and without queueing."""
-    queries = load_queries(parameters.queries)
+def live_placement(parameters: LivePlacement, seed: int, advance: Advance) -> Sequence[Row]:
+    """Response times of queries under each placement, observed, ideal, and beside the first's."""
+    queries = _queries(parameters)
+    slots = parameters.slots
     with minishark.connect(
-        nodes=parameters.nodes, executors_per_node=1, partitions=parameters.partitions,
+        nodes=slots, executors_per_node=1, partitions=parameters.partitions or 2 * slots,
         single_task_rows=0, disabled_optimizations=["coalesced_tasks"],
     ) as session:  # fmt: skip
-        tables = find_tables(tpch_folder(parameters.scale, parameters.data))
-        load_tables(
-            session, tables, Silent(), partitions=parameters.partitions,
-            replicas=parameters.replicas,
-        )  # fmt: skip
-        work_s = _calibrate(session, queries)
-        asked: dict[str, list[_Asked]] = {name: [] for name in parameters.placements}
-        total = parameters.rounds * len(parameters.placements)
-        for number in range(parameters.rounds):
-            for placement in parameters.placements:
+        _load(session, parameters)
+        session.place(parameters.placements[0])
+        capacity = _calibrate(session, queries, 2 * slots)
+        relaxation_s = capacity.relaxation_s(parameters.load, slots)
+        # A block is so long that queues forget that it began with none, unless that takes for ever.
+        placed = len(parameters.placements)
+        most_s = _LONGER_MAX * parameters.seconds / (placed * BLOCKS_MIN)
+        block_s = min(2 * ENOUGH * relaxation_s, most_s)
+        count = max(BLOCKS_MIN, round(parameters.seconds / (placed * block_s)))
+        asked: dict[str, list[list[Asked]]] = {name: [] for name in parameters.placements}
+        for number in range(count):
+            # In turn, and each as often first as last.
+            for placement in parameters.placements[:: 1 if number % 2 else -1]:
                 session.place(placement)
                 rng = Random(f"{seed} {number}")  # the same queries for each placement
-                asked[placement] += _round(session, queries, parameters, work_s, rng)
-                advance(1 / total)
-    if not all(asked.values()):
-        raise OptionError("Too few queries were due in a round; set seconds or load higher.")
-    return _rows(parameters, asked)
+                due = list(_due(rng, queries, parameters.load * capacity.rate, block_s))
+                asked[placement].append(_block(session, queries, due, block_s / 2))
+                advance(1 / (count * placed))
+    if not any(block for blocks in asked.values() for block in blocks):
+        raise OptionError("No query was due while measuring; set seconds or load higher.")
+    by_name = {NAMES[name]: blocks for name, blocks in asked.items()}
+    enough = block_s >= 2 * ENOUGH * relaxation_s
+    return list(comparison(by_name, settled=enough, numbers=tuple(queries)))
 
 
-def _calibrate(session: Session, queries: dict[int, str]) -> float:
-    """Average service time of a query on an idle cluster, in seconds."""
-    works = []
-    for _ in range(_CALIBRATION_RUNS):
-        metrics = [_metrics_of(session, text) for text in queries.values()]
-        works.append(sum(sum(stage.run_s) for each in metrics for stage in each.by_stage))
-    return min(works) / len(queries)
+def _queries(parameters: LivePlacement) -> dict[int, str]:
+    """The queries by number."""
+    if not parameters.sql:
+        return load_queries(parameters.queries)
+    if not parameters.data:
+        raise OptionError("Queries of your own need tables: give their folder with --data.")
+    try:
+        text = Path(parameters.sql).read_text(encoding="utf-8")
+        statements = duckdb.extract_statements(text)
+    except OSError as error:
+        raise DataError(f"Can't read {parameters.sql} ({error.strerror}).") from error
+    except duckdb.Error as error:
+        raise OptionError(f"{parameters.sql} is no SQL: {error}") from error
+    if not statements or any(each.type != duckdb.StatementType.SELECT for each in statements):
+        raise OptionError(f"{parameters.sql} must have queries, and nothing but queries.")
+    return {number: each.query for number, each in enumerate(statements, 1)}
+
+
+def _load(session: Session, parameters: LivePlacement) -> None:
+    partitions, replicas = parameters.partitions or None, parameters.replicas
+    if not parameters.sql:
+        tables = find_tables(tpch_folder(parameters.scale, parameters.data))
+        load_tables(session, tables, Silent(), partitions=partitions, replicas=replicas)
+        return
+    for name, path in tables_at(Path(parameters.data)).items():
+        session.create_table(name, path, partitions=partitions, replicas=replicas)
+
+
+def _calibrate(session: Session, queries: dict[int, str], at_once: int) -> _Capacity:
+    """What the cluster can do, measured while `at_once` users ask one query after the other.
+
+    When it is warm: the first runs of a query take several times as long as later ones.
+    """
+    for _ in range(_WARMING):
+        for text in queries.values():
+            _metrics_of(session, text)
+    texts = list(queries.values())
+
+    def ask(first: int) -> list[QueryMetrics]:
+        answered: list[QueryMetrics] = []
+        while time.perf_counter() < ends:
+            answered.append(_metrics_of(session, texts[(first + len(answered)) % len(texts)]))
+        return answered
+
+    began = time.perf_counter()
+    ends = began + _CALIBRATION_S
+    with ThreadPoolExecutor(at_once) as pool:
+        answers = [each for own in pool.map(ask, range(at_once)) for each in own]
+    took_s = time.perf_counter() - began
+    tasks_s = [[run_s for stage in each.by_stage for run_s in stage.run_s] for each in answers]
+    if not any(tasks_s):
+        raise OptionError("The queries are answered without tasks: there is nothing to place.")
+    return _Capacity(
+        rate=len(answers) / took_s,
+        task_s=statistics.fmean(each for tasks in tasks_s for each in tasks),
+        spread_s=spread([sum(tasks) for tasks in tasks_s]),
+    )
 
 
 def _metrics_of(session: Session, text: str) -> QueryMetrics:
@@ -109,74 +197,62 @@ def ideal_s(metrics: QueryMetrics) -> float:
     return max(ends.values(), default=metrics.elapsed_s)
 
 
-def _round(
-    session: Session, queries: dict[int, str], parameters: LivePlacement, work_s: float, rng: Random
-) -> list[_Asked]:
-    """What all users asked with one placement."""
-    rate = parameters.load * parameters.cores / work_s / parameters.users
+def _due(
+    rng: Random, queries: dict[int, str], rate: float, seconds: float
+) -> Iterator[tuple[float, int]]:
+    """When which query is due, as a Poisson process."""
+    at_s = 0.0
+    while (at_s := at_s + rng.expovariate(rate)) < seconds:
+        yield at_s, rng.choice(list(queries))
 
-    def ask(user: Random) -> list[_Asked]:
+
+def _block(
+    session: Session, queries: dict[int, str], due: Sequence[tuple[float, int]], warm_s: float
+) -> list[Asked]:
+    """What was asked after the first seconds, in order; returns when all is answered."""
+    # Measured from the due time (an open loop), also if a query waits for one of the threads.
+    began = time.perf_counter()
+
+    def ask(at_s: float, number: int) -> Asked:
+        metrics = _metrics_of(session, queries[number])
+        return Asked(number, time.perf_counter() - began - at_s, ideal_s(metrics))
+
+    with ThreadPoolExecutor(_AT_ONCE_MAX) as pool:
         asked = []
-        started, due_s = time.perf_counter(), 0.0
-        while (due_s := due_s + user.expovariate(rate)) < parameters.seconds:
-            time.sleep(max(0.0, started + due_s - time.perf_counter()))
-            number = user.choice(list(queries))
-            metrics = _metrics_of(session, queries[number])
-            # Measured from the due time (open loop), also if the last query took long.
-            took_s = time.perf_counter() - started - due_s
-            asked.append(_Asked(number, took_s, ideal_s(metrics)))
-        return asked
-
-    users = [Random(rng.random()) for _ in range(parameters.users)]
-    with ThreadPoolExecutor(parameters.users) as pool:
+        for at_s, number in due:
+            time.sleep(max(0.0, began + at_s - time.perf_counter()))
+            asked.append(pool.submit(ask, at_s, number))
         try:
-            return [each for asked in pool.map(ask, users) for each in asked]
+            answers = [each.result() for each in asked]
         except Exception as error:
-            raise ExecutionError(f"A user's query failed: {error}") from error
-
-
-def _rows(parameters: LivePlacement, asked: dict[str, list[_Asked]]) -> list[Response]:
-    rows = []
-    panels: tuple[tuple[str, Callable[[_Asked], float]], ...] = (
-        ("as observed", lambda each: each.took_s),
-        ("ideal, by observed service times", lambda each: each.ideal_s),
-    )
-    for panel, value in panels:
-        for placement, found in asked.items():
-            for number in parameters.queries:
-                times = [value(each) for each in found if each.number == number]
-                if times:
-                    rows.append(response(panel, NAMES[placement], number, times))
-    return rows
+            raise ExecutionError(f"A query failed: {error}") from error
+    return [each for (at_s, _), each in zip(due, answers, strict=True) if at_s >= warm_s]
 
 
 def _over_ideal(placement: str) -> Finding:
     name = NAMES[placement]
-    over = percent(over_all_x(("as observed", name), ("ideal", name)))
     paper = "12 to 14" if placement == "sparrow" else ""
+    over = percent(over_ideal(MEDIANS, name))
     return Finding(f"medians of {name} over its ideal, mean over queries (%)", paper, over)
+
+
+def _in_words(rows: Sequence[Row]) -> str:
+    return f"{in_words(rows)}\nA hundred nodes, with recorded task times: {_MANY_NODES}"
 
 
 EXPERIMENTS = (
     Experiment(
         name="placement",
-        title="TPC-H queries of several users on a cluster of this machine",
+        title="Queries on a cluster of this machine, at {load:.0%} of the most that it answers",
         source="Batch Sampling, figures 10 and 11; Sparrow, figure 8, on one machine",
         kind="live",
         parameters=LivePlacement(),
         quick=LivePlacement(
-            scale=0.0,
-            queries=(1, 6),
-            nodes=2,
-            partitions=2,
-            users=2,
-            load=0.7,
-            placements=("sparrow", "random"),
-            rounds=1,
-            seconds=1.0,
+            scale=0.0, queries=(1, 6), placements=("sparrow", "random"), seconds=20.0
         ),
         run=live_placement,
-        chart=Chart(x="TPC-H query", category="Q{:g}"),
+        chart=Chart(x="Query", y="", category="Q{:g}", zero="all", same_y=False, figures=FIGURES),
         findings=tuple(map(_over_ideal, COMPARED)),
+        conclusion=_in_words,
     ),
 )

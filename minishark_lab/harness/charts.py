@@ -47,7 +47,7 @@ def draw(chart: Chart, title: str, rows: Sequence[Row], runs: int = 1) -> Any:
     import matplotlib as mpl  # noqa: PLC0415 - heavy, and optional
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    drawn = [row for row in rows if row.panel not in chart.figures]
+    drawn = [row for row in rows if not row.panel.endswith(chart.figures)]
     panels = list(dict.fromkeys(row.panel for row in drawn))
     names = list(dict.fromkeys(row.series for row in drawn))
     columns = min(len(panels), _COLUMNS_MAX)
@@ -98,14 +98,17 @@ def _note(rows: Sequence[Row], runs: int) -> str:
 
 def _bars(rows: Sequence[Row], runs: int) -> str:
     over = f"over {runs} runs" if runs > 1 else "by batches of one run"
+    bounded = any(isinstance(row, Point) and math.isfinite(row.low) for row in rows)
     if any(isinstance(row, Response) for row in rows):
         parts = ["Points: medians of jobs; thin bars: from the 5th to the 95th percentile"]
         if any(isinstance(row, Response) and row.p50_ci_ms > 0 for row in rows):
             parts.append(f"thick bars: 95 % confidence intervals of the medians, {over}")
+        if bounded:
+            parts.append("bars of ratios: their 95 % confidence intervals")
         return "; ".join(parts) + "."
-    if any(isinstance(row, Point) and math.isfinite(row.low) for row in rows):
-        return f"Bars: 95 % confidence intervals, {over if runs > 1 else 'of one run'}."
-    return ""
+    return (
+        f"Bars: 95 % confidence intervals, {over if runs > 1 else 'of one run'}." if bounded else ""
+    )
 
 
 def _add_legend(figure: Any, width: float, note: str) -> None:
@@ -141,7 +144,7 @@ def _draw_panel(
     if len(places) == 1:
         axes.set_xticks(places)  # series stand beside each other there
     if chart.category:
-        axes.set_xticks(places, [chart.category.format(x) for x in places])
+        axes.set_xticks(places, [chart.label(x) for x in places])
         axes.set_xlim(min(places) - 0.6, max(places) + 0.6)
         axes.grid(visible=False, axis="x")
     shown = [name for name in names if any(row.series == name for row in rows)]
@@ -231,13 +234,14 @@ def _draw_series(
         )  # fmt: skip
     elif any(math.isfinite(row.low) for row in points):
         ys = [row.y for row in points]
-        halves = [0.0 if math.isnan(row.low) else (row.high - row.low) / 2 for row in points]
+        bounds = [(0.0, 0.0) if math.isnan(row.low) else (row.y - row.low, row.high - row.y)
+                  for row in points]  # fmt: skip
         line = style if len(points) <= _FEW else {**style, "marker": None}
         if name.endswith(_SIMULATED):
             line = {**line, "linestyle": "none"}  # beside a formula's line
         axes.errorbar(
-            xs, ys, yerr=halves, label=name, markersize=4, linewidth=1, elinewidth=1, capsize=2,
-            **line,
+            xs, ys, yerr=list(zip(*bounds, strict=True)), label=name, markersize=4, linewidth=1,
+            elinewidth=1, capsize=2, **line,
         )  # fmt: skip
     else:
         line = style if len(points) <= _FEW else {**style, "marker": None}

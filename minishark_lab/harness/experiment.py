@@ -44,12 +44,18 @@ class Chart:
     style: Literal["responses", "lines", "steps"] = "responses"
     # If x stands for things and not for amounts: their names, with x in it ("Q{:g}").
     category: str = ""
+    zero: str = ""  # the name at 0, where that is another
     marks: tuple[Mark, ...] = ()  # the paper's values
     log_x: bool = False  # whether the x axis is logarithmic, `log_y` likewise
     log_y: bool = False
     unit_ms: float = 1.0  # in which response times are plotted
     same_y: bool = True  # whether all panels share a y axis
-    figures: tuple[str, ...] = ()  # panels that are not plotted: their rows are numbers, not curves
+    # How panels end that are not plotted: their rows are numbers, not curves.
+    figures: tuple[str, ...] = ()
+
+    def label(self, x: float) -> str:
+        """What stands at x on the axis, and above a column."""
+        return self.zero if self.zero and not x else (self.category or "{:g}").format(x)
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,8 @@ class Experiment(Generic[P]):
     findings: tuple[Finding, ...] = ()
     # How often it is run, with other random numbers each time, for confidence intervals.
     runs: int = 1
+    # What the rows say, in a sentence or two: printed below the tables, and in the JSON.
+    conclusion: Callable[[Sequence[Row]], str] | None = None
     # Evaluates the rows, for experiments that check something.
     verdict: Callable[[Sequence[Row]], Verdict] | None = None
 

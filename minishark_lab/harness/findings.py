@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from minishark_lab.harness.rows import Point, Row, interval
 
 Reading = Callable[[Sequence[Row]], float]
+NOT_SETTLED = "not settled"  # in the place of a ratio
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Finding:
 
     what: str
     paper: str  # the paper's figure; "" for none
-    here: Reading  # computes it from rows; raises LookupError if they lack what it needs
+    # Computes it from rows; raises LookupError if they lack what it needs. NaN has not settled.
+    here: Reading
     form: str = "{:.1f}"
 
 
@@ -42,7 +44,8 @@ def available(
         except LookupError:
             continue
         here = with_interval(each.form, mean, half)
-        lines.append((each.what, each.paper, here if _has_settled(each, runs) else f"{here} (!)"))
+        early = here != NOT_SETTLED and not _has_settled(each, runs)
+        lines.append((each.what, each.paper, f"{here} (!)" if early else here))
     return lines
 
 
@@ -58,6 +61,8 @@ def _has_settled(finding: Finding, runs: Sequence[Sequence[Row]]) -> bool:
 
 def with_interval(form: str, mean: float, half: float) -> str:
     """A figure, and half of its interval's width unless that is unknown."""
+    if math.isnan(mean):
+        return NOT_SETTLED
     text = form.format(mean)
     return text if math.isnan(half) else f"{text} ± {form.format(half)}"
 

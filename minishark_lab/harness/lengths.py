@@ -16,7 +16,7 @@ import numpy as np
 
 SETTLING = 3.0  # relaxation times before measuring
 MEASURED = 10.0  # while
-_ENOUGH = 2.0  # of either, for medians that compare placements
+ENOUGH = 2.0  # of either, for medians that compare placements
 _BATCHES_MAX = 20
 _BATCHES_MIN = 5
 _BATCH_MIN = 10  # jobs
@@ -25,12 +25,12 @@ _TREND = 3.0  # standard deviations of Kendall's S: one run in 370 shows that by
 
 @dataclass(frozen=True)
 class RunLength:
-    """Jobs of a run, of which the first are not measured."""
+    """Jobs of a run, of which the first are not measured; or milliseconds, all of them."""
 
     jobs: int
     warm_up: int
     relaxation: float  # jobs that come in a relaxation time
-    enough: float = _ENOUGH  # relaxation times while measuring
+    enough: float = ENOUGH  # relaxation times while measuring
 
     def has_settled(self, times_s: Sequence[float]) -> bool:
         """Whether the run was long enough, and what was measured has no trend.
@@ -38,9 +38,13 @@ class RunLength:
         Args:
             times_s: response times of the measured jobs, in order of arrival.
         """
-        waited = self.warm_up >= _ENOUGH * self.relaxation
-        measured = self.jobs - self.warm_up >= self.enough * self.relaxation
-        return waited and measured and not has_trend(times_s, self.relaxation)
+        return self.is_enough and not has_trend(times_s, self.relaxation)
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether it is so long that queues forget how it began, and are seen in many states."""
+        waited = self.warm_up >= ENOUGH * self.relaxation
+        return waited and self.jobs - self.warm_up >= self.enough * self.relaxation
 
 
 def spread(values: Sequence[float]) -> float:
@@ -61,11 +65,11 @@ def run_length(
     """
     warm_up = max(jobs / 4, SETTLING * relaxation)
     total = max(2, round(min(jobs_max, warm_up + max(jobs, measured * relaxation))))
-    return RunLength(total, round(min(warm_up, total * 2 // 3)), relaxation, min(measured, _ENOUGH))
+    return RunLength(total, round(min(warm_up, total * 2 // 3)), relaxation, min(measured, ENOUGH))
 
 
 def has_trend(times_s: Sequence[float], relaxation: float) -> bool:
-    """Whether successive medians rise or fall more than chance allows (Mann and Kendall's test).
+    """Whether successive medians rise or fall more than chance allows.
 
     The medians are of batches of a relaxation time at least: shorter ones depend on each other.
     """
@@ -74,6 +78,18 @@ def has_trend(times_s: Sequence[float], relaxation: float) -> bool:
     if count < _BATCHES_MIN:
         return False  # too few to tell; the length does
     medians = np.median(np.reshape(times_s[len(times_s) - count * size :], (count, size)), axis=1)
-    later, earlier = np.tril_indices(count, -1)
-    score = float(np.sign(medians[later] - medians[earlier]).sum())
-    return abs(score) > _TREND * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    return rise_or_fall([medians.tolist()])
+
+
+def rise_or_fall(series: Sequence[Sequence[float]]) -> bool:
+    """Whether values rise or fall within series more than chance allows, in most alike.
+
+    Mann and Kendall's test; of several series, Hirsch's with their scores added.
+    """
+    score = variance = 0.0
+    for values in series:
+        count = len(values)
+        later, earlier = np.tril_indices(count, -1)
+        score += float(np.sign(np.take(values, later) - np.take(values, earlier)).sum())
+        variance += count * (count - 1) * (2 * count + 5) / 18
+    return abs(score) > _TREND * math.sqrt(variance)

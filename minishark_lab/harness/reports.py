@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 from minishark_lab.harness.charts import draw, save
 from minishark_lab.harness.experiment import AnyExperiment, ExperimentError
+from minishark_lab.harness.findings import available
 from minishark_lab.harness.rows import Row, across
-from minishark_lab.harness.summary import unsettled
+from minishark_lab.harness.summary import conclusion, unsettled
 
 _PACKAGES = ("minishark", "numpy", "pyzmq", "msgspec", "duckdb", "matplotlib")
 PlotFormat = Literal["png", "svg", "pdf"]
@@ -38,7 +39,7 @@ def write_report(
     title = f"{experiment.titled(parameters)}\n{experiment.source}"
     figure = draw(experiment.chart, title, rows, len(runs))
     files = tuple(folder / f"{experiment.name}.{kind}" for kind in ("csv", "json", *plots))
-    described = _describe(experiment, parameters, seed, rows, runs=len(runs))
+    described = _describe(experiment, parameters, seed, runs)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _write_rows(files[0], rows)
@@ -67,8 +68,10 @@ def _cell(value: Any) -> Any:
 
 
 def _describe(
-    experiment: AnyExperiment, parameters: Any, seed: int, rows: Sequence[Row], *, runs: int
+    experiment: AnyExperiment, parameters: Any, seed: int, runs: Sequence[Sequence[Row]]
 ) -> Mapping[str, Any]:
+    rows = across(runs)
+    findings = available(experiment.findings, runs)
     return {
         "name": experiment.name,
         "title": experiment.titled(parameters),
@@ -76,8 +79,10 @@ def _describe(
         "kind": experiment.kind,
         "parameters": dataclasses.asdict(parameters),
         "seed": seed,
-        "runs": runs,
+        "runs": len(runs),
         "rows": len(rows),
+        "findings": [dict(zip(("what", "paper", "here"), each, strict=True)) for each in findings],
+        "conclusion": conclusion(experiment, runs),
         "not_settled": dict(unsettled(rows)),  # series: where
         "versions": {"python": platform.python_version(), **dict(_versions())},
         "machine": platform.machine(),

@@ -51,6 +51,11 @@ def summary(experiment: AnyExperiment, runs: Sequence[Sequence[Row]]) -> list[Ta
     return tables
 
 
+def conclusion(experiment: AnyExperiment, runs: Sequence[Sequence[Row]]) -> str:
+    """What the rows of all runs say, if the experiment puts that into words."""
+    return "" if experiment.conclusion is None else experiment.conclusion(across(runs))
+
+
 def unsettled(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
     """The series and x of rows that have not settled."""
     found: dict[str, dict[float, None]] = {}
@@ -65,7 +70,7 @@ def _panel(experiment: AnyExperiment, panel: str, rows: Sequence[Row]) -> Table:
     lines: dict[str, list[Row]] = {}
     for row in rows:
         lines.setdefault(row.series, []).append(row)
-    what = "" if panel in chart.figures else chart.y
+    what = "" if panel.endswith(chart.figures) else chart.y
     title = ", ".join(filter(None, (panel, what if chart.style != "steps" else chart.x)))
     if chart.style == "steps":
         header = tuple(f"{percent}th percentile" for percent in _PERCENTILES)
@@ -76,7 +81,7 @@ def _panel(experiment: AnyExperiment, panel: str, rows: Sequence[Row]) -> Table:
     if not isinstance(rows[0], Response):  # formulas have more points than simulations
         xs = min(({row.x for row in line} for line in lines.values()), key=len)
     if len(xs) <= _COLUMNS_MAX:
-        header = tuple((chart.category or "{:g}").format(x) for x in sorted(xs))
+        header = tuple(map(chart.label, sorted(xs)))
         cells = {
             name: [_at(line, x, chart.unit_ms) for x in sorted(xs)] for name, line in lines.items()
         }
@@ -103,15 +108,23 @@ def _at(line: Sequence[Row], x: float, unit_ms: float) -> str:
         median = with_interval(shown, row.p50_ms / unit_ms, row.p50_ci_ms / unit_ms)
         return f"{median} ({shown.format(row.p95_ms / unit_ms)}){_mark(row)}"
     if row.x == x:
-        half = math.nan if math.isnan(row.low) else (row.high - row.low) / 2
-        return with_interval("{:.4g}", row.y, half) + _mark(row)
+        return _with_bounds(row)
     points = sorted((each.x, each.y) for each in line if isinstance(each, Point))
     xs, ys = ([pair[part] for pair in points] for part in (0, 1))
     return f"{np.interp(x, xs, ys):.4g}" if xs[0] <= x <= xs[-1] else ""
 
 
+def _with_bounds(row: Point) -> str:
+    """The point, with its interval: its bounds, where it is not in the middle."""
+    above, below = row.high - row.y, row.y - row.low
+    if math.isnan(row.y) or math.isnan(row.low) or math.isclose(above, below, rel_tol=0.01):
+        return with_interval("{:.4g}", row.y, (row.high - row.low) / 2) + _mark(row)
+    return f"{row.y:.3g} ({row.low:.3g} to {row.high:.3g}){_mark(row)}"
+
+
 def _mark(row: Row) -> str:
-    return "" if row.settled else " !"
+    """What has not settled is marked, where something stands in its place at all."""
+    return "" if row.settled or (isinstance(row, Point) and math.isnan(row.y)) else " !"
 
 
 def _mean(line: Sequence[Row], begin: float, end: float) -> str:

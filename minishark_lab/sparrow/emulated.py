@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 from random import Random
@@ -17,8 +19,18 @@ from minishark_lab.harness.findings import (
     quantile,
     value,
 )
+from minishark_lab.harness.paired import (
+    FIGURES,
+    MEDIANS,
+    OBSERVED,
+    TAILS,
+    comparison,
+    in_words,
+    over_first,
+    over_ideal,
+)
 from minishark_lab.harness.parameters import Count, Loads, Positive
-from minishark_lab.harness.rows import Point, Response, distribution, response
+from minishark_lab.harness.rows import Point, Response, Row, distribution, response
 from minishark_lab.models.express import ExpressCluster
 from minishark_lab.sparrow.emulation import EmulatedCluster, run_queries
 from minishark_lab.sparrow.placements import NAMES
@@ -128,66 +140,104 @@ def _spans(events: Sequence[AuditEvent]) -> dict[str, list[float]]:
 # --- TPC-H -------------------------------------------------------------------------------------
 
 
-def emulated_tpch(parameters: TpchUsers, seed: int, advance: Advance) -> Sequence[Response]:
-    """Response times of queries by placement: emulated, simulated, and without queueing."""
+def emulated_tpch(parameters: TpchUsers, seed: int, advance: Advance) -> Sequence[Row]:
+    """Response times of queries by placement, without queueing, and beside the first placement's.
 
-    def measure(load: float, part: Advance) -> Iterator[Response]:
-        plan, panel = TpchPlan(parameters, load, seed), f"{load:.0%} load"
-        for placement in parameters.placements:
-            with _emulate(parameters, seed) as cluster:
-                times = run_queries(
-                    cluster.client,
-                    plan.queries(placement),
-                    lambda share: part(share / len(parameters.placements)),
+    Each placement has a cluster of its own, and all clusters run at the same time: what else this
+    machine does meets them alike.
+    """
+
+    def measure(load: float, part: Advance) -> Iterator[Row]:
+        plan = TpchPlan(parameters, load, seed)
+        placements = parameters.placements
+        with contextlib.ExitStack() as stack:
+            clusters = [stack.enter_context(_emulate(parameters, seed)) for _ in placements]
+            pool = stack.enter_context(ThreadPoolExecutor(len(placements)))
+            runs = [
+                pool.submit(
+                    run_queries, cluster.client, plan.queries(placement),
+                    lambda share: part(share / len(placements)),
                 )
-            yield from plan.rows(panel, NAMES[placement], times)
-        yield from _simulated(parameters, plan, panel, ("sparrow",), seed)
+                for placement, cluster in zip(placements, clusters, strict=True)
+            ]  # fmt: skip
+            times_s = [run.result() for run in runs]
+        named = dict(zip(map(NAMES.__getitem__, placements), times_s, strict=True))
+        yield from _compared(plan, named, load)
+        if placements[0] == "sparrow":
+            simulated = _simulated(parameters, plan, placements[:1], seed)
+            rows = _compared(plan, simulated, load)
+            yield from (r for r in rows if r.panel.endswith(OBSERVED) and r.series in simulated)
 
     return over_cases(product(parameters.loads), measure, advance)
 
 
-def simulated_tpch(parameters: TpchUsers, seed: int, advance: Advance) -> Sequence[Response]:
+def simulated_tpch(parameters: TpchUsers, seed: int, advance: Advance) -> Sequence[Row]:
     """The same without emulation."""
 
-    def measure(load: float, part: Advance) -> Iterator[Response]:
-        plan, panel = TpchPlan(parameters, load, seed), f"{load:.0%} load"
-        yield from _simulated(parameters, plan, panel, parameters.placements, seed)
+    def measure(load: float, part: Advance) -> Iterator[Row]:
+        plan = TpchPlan(parameters, load, seed)
+        yield from _compared(plan, _simulated(parameters, plan, parameters.placements, seed), load)
         part(1.0)
 
     return over_cases(product(parameters.loads), measure, advance)
 
 
 def _simulated(
-    parameters: TpchUsers, plan: TpchPlan, panel: str, placements: Sequence[str], seed: int
-) -> list[Response]:
-    rows: list[Response] = []
-    for placement in placements:
-        cluster = ExpressCluster(nodes=parameters.nodes, slots=parameters.slots, seed=seed)
-        times = simulate_queries(cluster, plan.queries(placement))
-        rows += plan.rows(panel, f"{NAMES[placement]}, simulated", times)
-    return rows + plan.rows(panel, "ideal", plan.ideal_s())
+    parameters: TpchUsers, plan: TpchPlan, placements: Sequence[str], seed: int
+) -> dict[str, list[float]]:
+    """Response times by series."""
+    return {
+        f"{NAMES[placement]}, simulated": simulate_queries(
+            ExpressCluster(nodes=parameters.nodes, slots=parameters.slots, seed=seed),
+            plan.queries(placement),
+        )
+        for placement in placements
+    }
+
+
+def _compared(plan: TpchPlan, times_s: Mapping[str, Sequence[float]], load: float) -> Iterator[Row]:
+    blocks = {name: plan.blocks(own) for name, own in times_s.items()}
+    enough = plan.length.is_enough
+    return comparison(blocks, settled=enough, numbers=plan.numbers, where=_at(load))
+
+
+def _at(load: float) -> str:
+    return f"{load:.0%} load: "
 
 
 def _tpch_findings(load: float, suffix: str = "") -> tuple[Finding, ...]:
-    panel = f"{load:.0%} load"
-    sparrow, random = (NAMES[each] + suffix for each in ("sparrow", "random"))
-    over_ideal = percent(over_all_x((panel, sparrow), (panel, "ideal")))
-    tail = over_all_x((panel, random), (panel, sparrow), "p95_ms")
+    first, random = (NAMES[each] + suffix for each in ("sparrow", "random"))
+    at = _at(load)
     return (
-        Finding(f"{sparrow} over the ideal, {panel}, mean of queries (%)", "12 to 14", over_ideal),
-        Finding(f"95th percentile of {random} against it, {panel} (times)", "over 6", tail),
-    )
+        Finding(
+            f"{at}medians of {first} over the ideal (%)", "12 to 14",
+            percent(over_ideal(MEDIANS, first, at)),
+        ),
+        Finding(
+            f"{at}95th percentiles of {first} over the ideal (%)", "",
+            percent(over_ideal(TAILS, first, at)),
+        ),
+        Finding(
+            f"{at}medians of {random} over its (times)", "",
+            over_first(MEDIANS, random, first, at), "{:.2f}",
+        ),
+        Finding(
+            f"{at}95th percentiles of {random} over its (times)", "over 6",
+            over_first(TAILS, random, first, at), "{:.2f}",
+        ),
+    )  # fmt: skip
 
 
 def _emulated_over_simulated(load: float) -> Finding:
-    panel, sparrow = f"{load:.0%} load", NAMES["sparrow"]
-    over = percent(over_all_x((panel, sparrow), (panel, f"{sparrow}, simulated")))
-    return Finding(f"emulated over simulated, {panel}, mean of queries (%)", "", over)
+    panel, first = _at(load) + OBSERVED, NAMES["sparrow"]
+    over = percent(over_all_x((panel, first), (panel, f"{first}, simulated")))
+    return Finding(f"{_at(load)}emulated over simulated, mean of queries (%)", "", over)
 
 
 _TINY = Sleeping(
     nodes=6, slots=2, schedulers=1, processes=1, tasks=4, task_ms=20.0, loads=(0.5,), seconds=0.6
 )
+_CHART = Chart(x="TPC-H query", y="", category="Q{:g}", zero="all", same_y=False, figures=FIGURES)
 _TINY_USERS = TpchUsers(
     users=2, nodes=6, slots=8, schedulers=1, processes=1, replicas=2, mean_task_ms=5.0,
     queries=("q6",), loads=(0.5,), placements=("sparrow",), seconds=0.6,
@@ -235,23 +285,25 @@ EXPERIMENTS = (
         parameters=TpchUsers(),
         quick=_TINY_USERS,
         run=emulated_tpch,
-        chart=Chart(x="TPC-H query", category="Q{:g}", log_y=True),
+        chart=_CHART,
         findings=(
             *_tpch_findings(0.65),
             _emulated_over_simulated(0.65),
             *_tpch_findings(0.8),
             _emulated_over_simulated(0.8),
         ),
+        conclusion=in_words,
     ),
     Experiment(
         name="simulated-tpch",
         title="The same, all simulated",
         source="Batch Sampling, figures 10 and 11; Sparrow, figure 8",
         kind="simulated",
-        parameters=TpchUsers(seconds=120.0),
+        parameters=TpchUsers(mean_task_ms=100.0, loads=(0.65, 0.8), seconds=120.0),
         quick=_TINY_USERS,
         run=simulated_tpch,
-        chart=Chart(x="TPC-H query", category="Q{:g}", log_y=True),
+        chart=_CHART,
         findings=(*_tpch_findings(0.65, ", simulated"), *_tpch_findings(0.8, ", simulated")),
+        conclusion=in_words,
     ),
 )

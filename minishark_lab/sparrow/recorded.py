@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import importlib.resources
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
 import msgspec
 
+from minishark_lab.harness.lengths import RunLength, run_length
+from minishark_lab.harness.paired import BLOCKS_MIN, Asked
 from minishark_lab.harness.parameters import (
     Count,
     Loads,
     Names,
+    NotNegative,
     Positive,
     check_names,
     check_placements,
 )
-from minishark_lab.harness.rows import Response, response
+from minishark_lab.models.analysis import queue_relaxation_time
 from minishark_lab.sparrow.placements import COMPARED
 from minishark_lab.sparrow.queries import Query, QueryStage
 from sparrow_core.protocol.types import TaskSpec
@@ -67,16 +71,17 @@ class TpchUsers:
     # Of each partition, all replicas of a user's partitions striped over different nodes if there
     # are enough, as in the papers.
     replicas: Count = 3
-    # Recorded task times are scaled to this mean. The default is about the papers'; increase it if
-    # one machine cannot process the messages of a hundred nodes.
-    mean_task_ms: Positive = 100.0
+    # Recorded task times are scaled to this mean: the longer, the less CPU time the messages of a
+    # hundred nodes take of this machine.
+    mean_task_ms: Positive = 400.0
     queries: Names = ("q1", "q3", "q6", "q12")
     # "regular" as in the papers: users submit at fixed intervals, in random permutations of the
     # queries; or "poisson": random queries as a Poisson process.
     arrivals: str = "regular"
-    loads: Loads = (0.65, 0.8)  # shares of slots that are busy
+    loads: Loads = (0.8,)  # shares of slots that are busy
     placements: Names = COMPARED
-    seconds: Positive = 30.0  # how long queries come; the first fifth is not counted
+    # How long queries come that are measured, at least; `lengths` may ask for more.
+    seconds: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         check_placements(self.placements)
@@ -84,6 +89,12 @@ class TpchUsers:
         check_names("queries", self.queries, [query.name for query in shipped_recording().queries])
         if self.replicas > self.nodes:
             raise ValueError(f"replicas: at most one on each of {self.nodes} nodes")
+
+    def run_length(self, load: float) -> RunLength:
+        """How many milliseconds queries come, and during how many of the first none is measured."""
+        # The slots of a node share a queue, which forgets as many times as fast (M/M/c).
+        relaxation_ms = queue_relaxation_time(load, 1) * self.mean_task_ms / self.slots
+        return run_length(relaxation_ms, jobs=max(1, round(1000 * self.seconds)))
 
 
 @dataclass(frozen=True)
@@ -103,6 +114,7 @@ class TpchPlan:
         recorded = {query.name: query for query in shipped_recording().queries}
         self._recorded = [recorded[name] for name in parameters.queries]
         self._parameters = parameters
+        self.length = parameters.run_length(load)
         rng = Random(f"{seed} {load}")
         times = [
             time for query in self._recorded for stage in query.stages for time in stage.task_ms
@@ -115,8 +127,11 @@ class TpchPlan:
             _striped(rng, parameters.nodes, partitions, parameters.replicas)
             for _ in range(parameters.users)
         ]
-        asked = _ARRIVALS[parameters.arrivals](rng, parameters, rate, len(self._recorded))
-        self._asked = sorted(asked, key=lambda each: each.at_s)
+        asked = itertools.takewhile(
+            lambda each: each.at_s < self.length.jobs / 1000,
+            _ARRIVALS[parameters.arrivals](rng, parameters.users, rate, len(self._recorded)),
+        )
+        self._asked = list(asked)
 
     def queries(self, placement: str) -> list[Query]:
         """All queries, in order of submission."""
@@ -141,17 +156,21 @@ class TpchPlan:
         ideal = [_critical_path(query.stages, self._scale) for query in self._recorded]
         return [ideal[asked.query] for asked in self._asked]
 
-    def rows(self, panel: str, series: str, times_s: Sequence[float]) -> list[Response]:
-        rows = []
-        for number, query in enumerate(self._recorded):
-            counted = [
-                time_s
-                for time_s, asked in zip(times_s, self._asked, strict=True)
-                if asked.query == number and asked.at_s >= self._parameters.seconds / 5
-            ]
-            if counted:
-                rows.append(response(panel, series, float(query.name.removeprefix("q")), counted))
-        return rows
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of the queries."""
+        return tuple(int(query.name.removeprefix("q")) for query in self._recorded)
+
+    def blocks(self, times_s: Sequence[float]) -> list[list[Asked]]:
+        """The measured queries with their response times, by when they came."""
+        blocks: list[list[Asked]] = [[] for _ in range(BLOCKS_MIN)]
+        first_s = self.length.warm_up / 1000
+        each_s = (self.length.jobs / 1000 - first_s) / BLOCKS_MIN
+        for asked, took_s, ideal_s in zip(self._asked, times_s, self.ideal_s(), strict=True):
+            if asked.at_s >= first_s:
+                block = min(BLOCKS_MIN - 1, int((asked.at_s - first_s) / each_s))
+                blocks[block].append(Asked(self.numbers[asked.query], took_s, ideal_s))
+        return blocks
 
 
 def _striped(rng: Random, nodes: int, partitions: int, replicas: int) -> list[tuple[str, ...]]:
@@ -173,28 +192,25 @@ def _critical_path(stages: Iterable[RecordedStage], scale: float) -> float:
     return max(ends)
 
 
-def _poisson(
-    rng: Random, parameters: TpchUsers, rate: float, queries: int
-) -> Iterator[_Asked]:  # fmt: skip
+def _poisson(rng: Random, users: int, rate: float, queries: int) -> Iterator[_Asked]:
     at_s = 0.0
-    while (at_s := at_s + rng.expovariate(rate)) < parameters.seconds:
-        yield _Asked(at_s, rng.randrange(parameters.users), rng.randrange(queries))
+    while True:
+        at_s += rng.expovariate(rate)
+        yield _Asked(at_s, rng.randrange(users), rng.randrange(queries))
 
 
-def _regular(
-    rng: Random, parameters: TpchUsers, rate: float, queries: int
-) -> Iterator[_Asked]:  # fmt: skip
-    interval_s = parameters.users / rate
-    for user in range(parameters.users):
-        at_s = rng.random() * interval_s
-        permutation: list[int] = []
-        while at_s < parameters.seconds:
-            permutation = permutation or rng.sample(range(queries), queries)
-            yield _Asked(at_s, user, permutation.pop())
-            at_s += interval_s
+def _regular(rng: Random, users: int, rate: float, queries: int) -> Iterator[_Asked]:
+    interval_s = users / rate
+    first_s = [rng.random() * interval_s for _ in range(users)]
+    permutations: list[list[int]] = [[] for _ in range(users)]
+    in_turn = sorted(range(users), key=first_s.__getitem__)
+    for number in itertools.count():
+        for user in in_turn:
+            permutations[user] = permutations[user] or rng.sample(range(queries), queries)
+            yield _Asked(first_s[user] + number * interval_s, user, permutations[user].pop())
 
 
-_ARRIVALS: dict[str, Callable[[Random, TpchUsers, float, int], Iterator[_Asked]]] = {
+_ARRIVALS: dict[str, Callable[[Random, int, float, int], Iterator[_Asked]]] = {
     "regular": _regular,
     "poisson": _poisson,
 }

@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 from minishark.cli.app import run
-from minishark.errors import OptionError
+from minishark.cli.tpch.locations import sample_folder
+from minishark.errors import MinisharkError, OptionError
 from minishark.events.figures import TaskFigures
 from minishark.events.kinds import StagePlan, TaskEnded
 from minishark.events.record import QueryRecord, StageRecord
-from minishark_lab.cluster.live import ideal_s
+from minishark_lab.cluster.live import LivePlacement, ideal_s, live_placement
 from minishark_lab.harness.experiment import Verdict
+from minishark_lab.harness.paired import OBSERVED
 from minishark_lab.registry import EXPERIMENTS, find, parameters_of
+from minishark_lab.sparrow.placements import NAMES
 
 
 def test_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,8 +98,9 @@ def test_a_smoke_test_leaves_no_files(
         (["probe-ratio", "--set", "load=1"], "has no parameter 'load'"),
         (["probe-ratio", "--set", "loads=oops"], "is no value for loads"),
         (["probe-ratio", "--set", 'loads="much"'], "can't run with that"),
-        (["all", "--set", "jobs=1"], "goes with one experiment"),
+        (["all", "--set", "jobs=1"], "go with one experiment"),
         (["probe-ratio", "--set", "jobs=0"], "jobs = 0: expected int >= 1"),
+        (["probe-ratio", "--queries", "file"], "has no parameter 'sql'"),
         (["probe-ratio", "file"], "Only `replay` takes a file"),
     ],
 )
@@ -112,7 +116,7 @@ def test_parameters_can_be_changed_one_by_one() -> None:
     """All others stay as they are."""
     experiment = find("placement")
     changed = parameters_of(experiment, quick=True, changes=["load=0.5", "queries=[6]"])
-    assert (0.5, (6,), experiment.quick.users) == (changed.load, changed.queries, changed.users)
+    assert (0.5, (6,), experiment.quick.seconds) == (changed.load, changed.queries, changed.seconds)
     with pytest.raises(OptionError, match="no experiment"):
         find("nothing")
 
@@ -131,19 +135,45 @@ def test_what_does_not_hold_is_an_exit_status(
 
 
 @pytest.mark.slow
-def test_queries_are_placed_live_in_turn(tmp_path: Path) -> None:
-    """Each placement has rows for its queries, and their ideal is never longer than they took."""
-    assert 0 == run(["bench", "placement", "--quick", "--out", str(tmp_path)])
+def test_queries_are_placed_live_in_turn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Queries of one's own: each placement has rows for them, never shorter than the ideal."""
+    sql = tmp_path / "my.sql"
+    sql.write_text("SELECT count(*) FROM nation; -- and another\nSELECT max(r_name) FROM region")
+    files = ["--queries", str(sql), "--data", str(sample_folder()), "--out", str(tmp_path)]
+    assert 0 == run(["bench", "placement", "--quick", "--set=seconds=2.0", *files])
     with (tmp_path / "placement.csv").open(encoding="utf-8") as lines:
-        rows = list(csv.DictReader(lines))
-    panels = {row["panel"] for row in rows}
-    assert 2 == len(panels)
-    assert {"batch + late binding", "random"} == {row["series"] for row in rows}
-    for series in ("batch + late binding", "random"):
-        own = [row for row in rows if row["series"] == series]
-        observed = [float(row["mean_ms"]) for row in own if row["panel"] == "as observed"]
-        ideal = [float(row["mean_ms"]) for row in own if row["panel"] != "as observed"]
-        assert all(a > b for a, b in zip(observed, ideal, strict=True))
+        rows = [row for row in csv.DictReader(lines) if row["panel"] == OBSERVED]
+    means = {(row["series"], row["x"]): float(row["mean_ms"]) for row in rows}
+    assert {"1", "2"} == {row["x"] for row in rows}
+    for series, of in ((NAMES[name], x) for name in ("sparrow", "random") for x in ("1", "2")):
+        assert means[series, of] > 0
+    for x in ("1", "2"):
+        assert means[NAMES["sparrow"], x] > means[f"ideal of {NAMES['sparrow']}", x]
+    described = json.loads((tmp_path / "placement.json").read_text())
+    assert described["conclusion"] in capsys.readouterr().out
+    assert 2 == len(described["findings"])
+
+
+@pytest.mark.parametrize(
+    ("text", "data", "message"),
+    [
+        ("SELECT 1", "", "give their folder with --data"),
+        ("DELETE FROM t", ".", "nothing but queries"),
+        ("SELEC 1", ".", "is no SQL"),
+        (None, ".", "Can't read"),
+    ],
+)
+def test_queries_of_ones_own_are_checked_before_anything_starts(
+    tmp_path: Path, text: str | None, data: str, message: str
+) -> None:
+    """With a sentence that says what is wrong with the file, or missing."""
+    sql = tmp_path / "my.sql"
+    if text is not None:
+        sql.write_text(text)
+    with pytest.raises(MinisharkError, match=message):
+        live_placement(LivePlacement(sql=str(sql), data=data), 1, lambda _: None)
 
 
 @pytest.mark.slow

@@ -46,6 +46,85 @@ SCRIPTS = {
         SELECT m('t') AS c;
         CREATE OR REPLACE VIEW w AS SELECT 1 AS one; FROM w;
         CREATE OR REPLACE VIEW w AS SELECT table_name FROM duckdb_tables(); FROM w""",
+    "the catalog beside rows": """
+        CREATE TABLE t AS SELECT i, 'n' || i AS n FROM range(10) r(i); CREATE TABLE u (a INTEGER);
+        CREATE VIEW v AS SELECT i + 1 AS j FROM t; INSERT INTO u VALUES (1), (2);
+        SELECT count(*) AS c FROM duckdb_tables() JOIN t ON true;
+        SELECT table_name, i FROM duckdb_tables() JOIN t ON i < 2;
+        SELECT i FROM t WHERE i < (SELECT count(*) FROM duckdb_tables());
+        SELECT table_name, j FROM duckdb_tables(), v;
+        SELECT view_name, i FROM duckdb_views(), t WHERE NOT internal AND i = 1;
+        SELECT column_name, i FROM duckdb_columns(), t WHERE NOT internal AND i = 1;
+        SELECT table_name, table_type, a FROM information_schema.tables, u;
+        SELECT relname, a FROM pg_catalog.pg_class, u WHERE relname IN ('t', 'u', 'v');
+        SELECT table_name FROM duckdb_tables() UNION ALL SELECT n FROM t WHERE i < 2;
+        SELECT name FROM sqlite_master JOIN (SELECT 't' AS name, a FROM u) USING (name);
+        SELECT column_name, a FROM (DESCRIBE t), u; SELECT name, a FROM pragma_table_info('t'), u;
+        WITH c AS (SELECT table_name FROM duckdb_tables()) SELECT count(*) AS c FROM c, t, u;
+        PREPARE p AS SELECT count(*) AS c FROM duckdb_tables(), t WHERE i < ? AND table_name = ?;
+        EXECUTE p(5, 't'); PIVOT (SELECT table_name, a FROM duckdb_tables(), u) ON table_name
+        USING count(*) GROUP BY a; SET VARIABLE x = (SELECT count(*) FROM duckdb_tables(), t);
+        SELECT getvariable('x') AS x;
+        CREATE TYPE y AS ENUM (SELECT table_name FROM duckdb_tables(), u GROUP BY 1 ORDER BY 1);
+        SELECT enum_range(NULL::y)::VARCHAR AS y""",
+    "views and macros of the catalog beside rows": """
+        CREATE TABLE t AS SELECT i FROM range(4) r(i);
+        CREATE VIEW w AS SELECT table_name FROM duckdb_tables();
+        SELECT table_name, i FROM w, t; CREATE VIEW x AS SELECT table_name, i FROM w, t; FROM x;
+        SELECT count(*) AS c FROM x JOIN t USING (i);
+        a: CREATE TEMP VIEW y AS SELECT table_name AS n, i FROM duckdb_tables(), t; a: FROM y;
+        a: SELECT n FROM y JOIN t USING (i);
+        CREATE MACRO m() AS TABLE SELECT table_name, i FROM duckdb_tables(), t; FROM m();
+        CREATE MACRO f() AS (SELECT count(*) FROM duckdb_tables(), t); SELECT f() + i AS n FROM t;
+        CREATE TABLE s AS FROM w; FROM s; INSERT INTO s SELECT table_name FROM w; FROM s;
+        CREATE TABLE r AS SELECT f() AS n; FROM r; INSERT INTO r VALUES (f()); FROM r;
+        UPDATE r SET n = f() WHERE n < f(); FROM r""",
+    "tables of the catalog": """
+        CREATE TABLE t AS SELECT i FROM range(4) r(i);
+        CREATE TABLE u (k VARCHAR PRIMARY KEY, v INT);
+        CREATE TABLE x AS SELECT table_name FROM duckdb_tables(); FROM x; DESCRIBE x;
+        CREATE OR REPLACE TABLE x AS SELECT table_name AS n, column_name AS c, column_index AS i
+            FROM duckdb_columns() WHERE NOT internal AND table_name <> 'x'; FROM x;
+        CREATE TABLE x AS FROM duckdb_tables(); CREATE TABLE IF NOT EXISTS x AS FROM pg_class;
+        CREATE TABLE IF NOT EXISTS y AS SELECT table_name FROM information_schema.tables; FROM y;
+        CREATE TABLE z AS FROM duckdb_tables() WITH NO DATA; SELECT count(*) AS c FROM z;
+        INSERT INTO x SELECT table_name, n, i FROM duckdb_tables(), x WHERE c = 'k'; FROM x;
+        INSERT INTO x (n) SELECT table_name FROM duckdb_tables(); FROM x;
+        INSERT INTO x BY NAME SELECT table_name AS c, 7 AS i FROM duckdb_tables(); FROM x;
+        INSERT INTO u SELECT table_name, 1 FROM duckdb_tables(); FROM u;
+        INSERT INTO u SELECT table_name, 1 FROM duckdb_tables();
+        INSERT INTO u SELECT table_name, 2 FROM duckdb_tables() WHERE table_name < 'v'
+            ON CONFLICT DO UPDATE SET v = excluded.v RETURNING k, v; FROM u;
+        WITH c AS (SELECT table_name FROM duckdb_tables()) INSERT INTO u SELECT table_name || '!', 5
+            FROM c; FROM u; DELETE FROM u WHERE k IN (SELECT table_name FROM duckdb_tables());
+        FROM u;
+        UPDATE u SET v = (SELECT count(*) FROM duckdb_tables()) WHERE k < 'v' RETURNING v; FROM u;
+        MERGE INTO u USING (SELECT table_name || '!' AS k FROM duckdb_tables() UNION SELECT 'a') s
+            ON s.k = u.k WHEN MATCHED THEN UPDATE SET v = 9 WHEN NOT MATCHED THEN INSERT VALUES
+            (s.k, 3); FROM u; PREPARE p AS INSERT INTO u SELECT table_name, $1 FROM duckdb_tables()
+            WHERE table_name = $2; EXECUTE p(8, 't'); FROM u; CREATE SCHEMA s;
+        CREATE TABLE s.x AS SELECT table_name FROM duckdb_tables(); FROM s.x;
+        INSERT INTO s.x SELECT table_name FROM duckdb_tables() WHERE table_name = 't'; FROM s.x;
+        CREATE TABLE e AS SELECT 'a'::ENUM('a', 'b') AS e; SELECT e, table_name
+        FROM duckdb_tables(), e; INSERT INTO e SELECT 'b' FROM duckdb_tables(); FROM e;
+        DROP SCHEMA s CASCADE; DROP TABLE e""",
+    "temporary tables of the catalog": """
+        CREATE TABLE t AS SELECT i FROM range(4) r(i); a: CREATE TEMP TABLE e AS SELECT 1 AS i;
+        a: SELECT table_name, i FROM duckdb_tables(), e; a: SELECT e.i FROM duckdb_tables(), e, t;
+        a: CREATE TEMP TABLE x AS SELECT table_name FROM duckdb_tables(); a: FROM x;
+        a: INSERT INTO x SELECT table_name FROM duckdb_tables() WHERE table_name <> 'x'; a: FROM x;
+        a: CREATE OR REPLACE TEMP TABLE x AS SELECT table_name, i FROM duckdb_tables(), t
+            WHERE table_name <> 'x'; a: FROM x;
+        a: INSERT INTO t SELECT count(*) FROM duckdb_tables(), e; FROM t;
+        a: UPDATE t SET i = (SELECT count(*) FROM duckdb_tables(), e) WHERE i > 2; FROM t""",
+    "the catalog in a transaction": """
+        CREATE TABLE t AS SELECT i FROM range(4) r(i); BEGIN; INSERT INTO t VALUES (77);
+        CREATE TABLE x AS SELECT table_name FROM duckdb_tables(); FROM x;
+        INSERT INTO x SELECT column_name FROM duckdb_columns() WHERE table_name = 't'; FROM x;
+        SELECT table_name, i FROM duckdb_tables(), t; CREATE VIEW v AS SELECT i + 1 AS j FROM t;
+        SELECT view_name, j FROM duckdb_views(), v WHERE NOT internal;
+        UPDATE t SET i = (SELECT count(*) FROM duckdb_tables()) WHERE i = 77; FROM t;
+        a: SELECT table_name, i FROM duckdb_tables(), t; COMMIT; FROM x; FROM t""",
     "tables that depend on sequences": """
         CREATE SEQUENCE q; CREATE TABLE t (i INTEGER DEFAULT nextval('q'), j INTEGER);
         INSERT INTO t (j) VALUES (1); DROP SEQUENCE q; INSERT INTO t (j) VALUES (2); FROM t;
@@ -122,6 +201,18 @@ SCRIPTS = {
         SELECT name FROM pragma_database_list ORDER BY name; DROP VIEW v; DROP TABLE t;
         COPY FROM DATABASE d TO memory; FROM t; FROM v; INSERT INTO u VALUES (1); FROM u;
         COPY FROM DATABASE memory TO nowhere; DETACH d""",
+    "changes in WITH of a query whose columns are called the same": """
+        CREATE TABLE t (i INTEGER); WITH n AS (INSERT INTO t VALUES (1), (2) RETURNING i)
+        SELECT (SELECT count(*) FROM n), (SELECT count(*) FROM n); FROM t;
+        WITH u AS (UPDATE t SET i = i + 1 RETURNING i) SELECT i, i FROM u; FROM t""",
+    "sequences of tables that are renamed": """
+        CREATE SEQUENCE q; CREATE TABLE t (i INTEGER); ALTER SEQUENCE q OWNED BY t;
+        ALTER TABLE t RENAME TO u; CREATE TABLE t (i INTEGER); ALTER SEQUENCE q OWNED BY t;
+        DROP SEQUENCE q; CREATE OR REPLACE SEQUENCE q; SELECT nextval('q') AS n; FROM u;
+        CREATE SEQUENCE p; CREATE TABLE v (i INTEGER DEFAULT nextval('p'));
+        CREATE OR REPLACE SEQUENCE p START 5; INSERT INTO v VALUES (DEFAULT); FROM v;
+        CREATE OR REPLACE SEQUENCE r; CREATE OR REPLACE SEQUENCE r START 4;
+        SELECT nextval('r') AS n; DROP TABLE v; DROP TABLE u; SELECT nextval('q') AS n""",
     "SET TIME ZONE": """
         SET TIME ZONE 'America/New_York'; SELECT current_setting('TimeZone') AS z, day(t) AS d
         FROM (VALUES ('2024-01-01 03:00:00+00'::TIMESTAMPTZ), ('2024-01-01 06:00:00+00')) r(t);

@@ -22,6 +22,7 @@ from minishark.errors import (
     MinisharkError,
     QueryError,
     TaskFailedError,
+    UnsupportedError,
 )
 from minishark.model.catalog import Catalog, Table
 from minishark.session.session import Session
@@ -80,6 +81,16 @@ def test_attached_databases(session: Session, tmp_path: Path) -> None:
     ask(session, "DETACH other")
     with pytest.raises(QueryError):
         ask(session, "FROM other.q")
+
+
+def test_memory_stays_attached(session: Session) -> None:
+    """The session could not go on without it."""
+    ask(session, "ATTACH ':memory:' AS other; USE other")
+    for name in ("memory", "DATABASE IF EXISTS Memory"):
+        with pytest.raises(UnsupportedError, match="DETACH other databases"):
+            session.sql(f"DETACH {name}")
+    ask(session, "USE memory; DETACH DATABASE other")
+    assert [(1000,)] == ask(session, "SELECT count(*) FROM big")
 
 
 def test_variables_hold_values_of_real_rows(session: Session) -> None:

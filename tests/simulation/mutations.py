@@ -59,11 +59,17 @@ def older_versions_return(patch: pytest.MonkeyPatch) -> None:
     """When a replica has moved, the version of the table is published that was copied."""
 
     def moved(
-        self: Tables, table: Table, index: int, found: Sequence[str], gone: Sequence[str]
+        self: Tables,
+        table: Table,
+        index: int,
+        found: Sequence[str],
+        gone: Sequence[str],
+        left: Sequence[str],
     ) -> bool:
         if not self.is_current(table):
             return False
-        stored = [node for node in table.partitions[index].locations if node not in gone]
+        away = (*gone, *left)
+        stored = [node for node in table.partitions[index].locations if node not in away]
         self.catalog.add(table.with_locations(index, tuple(dict.fromkeys((*stored, *found)))))
         return True
 
@@ -74,12 +80,18 @@ def copies_of_older_versions_count(patch: pytest.MonkeyPatch) -> None:
     """A node counts as holder of a partition that has got more rows since it was copied there."""
 
     def moved(
-        self: Tables, table: Table, index: int, found: Sequence[str], gone: Sequence[str]
+        self: Tables,
+        table: Table,
+        index: int,
+        found: Sequence[str],
+        gone: Sequence[str],
+        left: Sequence[str],
     ) -> bool:
         if not self.is_current(table):
             return False
         current = self.catalog.get(table.name)
-        stored = [node for node in current.partitions[index].locations if node not in gone]
+        away = (*gone, *left)
+        stored = [node for node in current.partitions[index].locations if node not in away]
         self.catalog.add(current.with_locations(index, tuple(dict.fromkeys((*stored, *found)))))
         return True
 

@@ -173,8 +173,8 @@ def test_node_that_comes_back_empty_while_rows_are_added(bed: Bed) -> None:
         new = tables.deltas.with_rows(old, pa.Table.from_batches([batch_of(ROWS)]), None)
         assert node in new.partitions[0].locations
         replicator = tables.replicator()
-        assert replicator.moved(old, 0, (), (node,))  # it was lost ...
-        assert replicator.moved(tables.catalog.get("t"), 0, (node,), ())  # ... and copied again
+        assert replicator.moved(old, 0, (), (node,), ())  # it was lost ...
+        assert replicator.moved(tables.catalog.get("t"), 0, (node,), (), ())  # ... and copied again
         tables.changed((old, new))
         assert set(others) == {*tables.catalog.get("t").partitions[0].locations}
 
@@ -461,6 +461,25 @@ def test_table_of_a_file_that_is_replaced_while_it_is_loaded_again(bed: Bed) -> 
                 assert sorted(session.query(Query("rows", ("t",)))) == sorted(ROWS)
                 answers += 1
         assert 0 < answers < 40
+
+    bed.run(steps)
+
+
+def test_partition_that_moves_while_all_are_stored_again(bed: Bed) -> None:
+    """The node that it leaves goes on holding what it has of the others."""
+    session, tables = bed.session, bed.session.tables
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partition_by=("k",), partitions=2, replicas=2))
+        old = tables.catalog.get("t")
+        stored = tables.stored_again(old, old.partitions)
+        new = replace(old, partitions=tuple(stored), version=next(versions))
+        first, second = (part.locations for part in old.partitions)
+        (both,) = set(first).intersection(second)
+        (free,) = [str(node) for node in bed.hosts.alive if node not in first]
+        tables.replicator()._copy(Copy(old, 0, both, free, leaves=(both,)))
+        tables.changed((old, new))
+        assert new.partitions[1].locations == tables.catalog.get("t").partitions[1].locations
 
     bed.run(steps)
 

@@ -5,6 +5,7 @@ import csv
 import json
 import math
 import statistics
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -592,9 +593,11 @@ def test_tables_are_striped_and_users_ask_regularly() -> None:
     times = [query.at_s for query in queries if query.stages[0].job.user == "user 1"]
     gaps = [b - a for a, b in pairwise(times)]
     assert min(gaps) == pytest.approx(max(gaps))
-    rows = TpchPlan(parameters, 0.5, 1).rows("", "", [0.0] * len(queries))
-    assert 4 == len(rows)
-    assert max(row.jobs for row in rows) - min(row.jobs for row in rows) <= 4
+    blocks = TpchPlan(parameters, 0.5, 1).blocks([0.0] * len(queries))
+    asked = Counter(each.number for block in blocks for each in block)
+    assert {1, 3, 6, 12} == set(asked)
+    assert max(asked.values()) - min(asked.values()) <= 4
+    assert max(map(len, blocks)) - min(map(len, blocks)) <= 2
     with pytest.raises(ValueError, match="none of regular, poisson"):
         TpchPlan(replace(parameters, arrivals="never"), 0.5, 1)
 

@@ -249,6 +249,22 @@ def test_the_catalog(session: Session) -> None:
     assert (info.name, info.kind, info.rows) == ("warehouse.s.t", "table", 1)
 
 
+def test_tables_of_the_catalog(session: Session) -> None:
+    """The front end's answer is stored, of views and in transactions, too."""
+    session.sql("CREATE TABLE s.t (a VARCHAR)")
+    names = "SELECT table_name FROM duckdb_tables() WHERE schema_name = 's'"
+    session.sql(f"CREATE TABLE s.names AS {names}")
+    assert _rows(session, "FROM s.names") == [("t",)]
+    session.sql(f"CREATE VIEW listed AS {names} ORDER BY table_name")
+    session.sql("CREATE TABLE s.more AS FROM listed")
+    assert _rows(session, "FROM s.more ORDER BY ALL") == [("names",), ("t",)]
+    session.sql("BEGIN")
+    session.sql(f"INSERT INTO s.t {names} AND table_name = 'more'")
+    session.sql("INSERT INTO s.t FROM listed")
+    session.sql("COMMIT")
+    assert _rows(session, "FROM s.t ORDER BY ALL") == [("more",), ("more",), ("names",), ("t",)]
+
+
 def test_altered_tables(session: Session) -> None:
     session.sql("CREATE TABLE s.t AS SELECT 1 AS a, 'x' AS b")
     for sql in (
@@ -304,6 +320,12 @@ def test_altered_tables(session: Session) -> None:
         ("UPDATE s.t SET b = 1", QueryError, "no column 'b'"),
         ("CACHE TABLE mem", CatalogError, "no table of the warehouse"),
         ("VACUUM ANALYZE", UnsupportedError, "no ANALYZE"),
+        ("SELECT a FROM duckdb_tables(), s.t", UnsupportedError, "store its answer as a table"),
+        (
+            "DELETE FROM s.t WHERE a IN (SELECT count(*) FROM duckdb_tables())",
+            UnsupportedError,
+            "store its answer as a table",
+        ),
     ],
 )
 def test_refusals(session: Session, sql: str, error: type[Exception], what: str) -> None:

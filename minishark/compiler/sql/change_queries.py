@@ -273,14 +273,15 @@ def all_columns(change: Insert) -> Insert:
     return replace(change, columns=None, by_name=False)
 
 
-def of_rows(change: Insert, table: str, rows: str) -> str:
+def of_rows(change: Insert, table: tuple[str, ...], rows: str) -> str:
     """An INSERT of the rows of a relation, which its query has given, into a table of this name."""
     how = "BY NAME " if change.by_name else ""
     if change.columns is not None:
         how = f"({', '.join(map(quote, change.columns))}) "
     verb = f"INSERT OR {change.otherwise}" if change.otherwise else "INSERT"
     alias = f"AS {quote(change.alias)} " if change.alias else ""
-    return f"{verb} INTO {quote(table)} {alias}{how}FROM {rows} {change.clauses}"
+    into = ".".join(map(quote, table))
+    return f"{verb} INTO {into} {alias}{how}FROM {rows} {change.clauses}"
 
 
 def search_of(change: Change) -> str:

@@ -294,19 +294,29 @@ _RESERVED = re.compile(
 _PG_VIEWS = """am attrdef attribute class collation constraint database depend description enum
     index indexes namespace prepared_statements proc sequence sequences settings tables tablespace
     type views"""
-# What makes a query more than one over tables, among its tokens without strings.
+# DuckDB's views of its own catalog.
+_DUCKDB_VIEWS = "columns constraints databases indexes logs schemas tables types views"
+# What reads the catalog, among the tokens of a query without strings.
 _CATALOG = re.compile(
-    r"\b(?:duckdb_\w+|pragma_(?:\w+\s*\(|database_list\b)|information_schema\s*\.|sqlite_(?:temp_)?(?:master|schema)\b"
-    rf"|pg_(?:{'|'.join(_PG_VIEWS.split())})\b|pg_catalog\s*\.|pg_(?!typeof\b)\w+\s*\("
-    r"|current_(?:schemas?|setting|database|catalog)\s*\()"
+    rf"\b(?:duckdb_(?:(?:{'|'.join(_DUCKDB_VIEWS.split())})\b|\w+\s*\()"
+    r"|pragma_(?:\w+\s*\(|database_list\b)"
+    r"|information_schema\s*\.|sqlite_(?:temp_)?(?:master|schema)\b"
+    rf"|pg_(?:{'|'.join(_PG_VIEWS.split())})\b|pg_catalog\s*\.|pg_(?!typeof\b)\w+\s*\()"
     r"|\(\s*(?:SHOW|DESCRIBE|DESC)\s+[\w\"(]",
     re.IGNORECASE,
 )
+# What else only the session's own database can tell.
+_SESSION = re.compile(r"\bcurrent_(?:schemas?|setting|database|catalog)\s*\(", re.IGNORECASE)
 _STATEFUL = re.compile(
     r"\b(nextval|currval)\s*\(|\b(?:store_rejects|rejects_\w+)\s*:?="
     r"|\bAS\s*(?:(?:NOT\s+)?MATERIALIZED\s*)?\(\s*(?:(INSERT|UPDATE|DELETE|MERGE)|COPY)\b",
     re.IGNORECASE,
 )
+_OF_CATALOG = (
+    *("duckdb_", "pragma_", "information_schema", "sqlite_", "pg_"),
+    *("show", "describe", "desc"),
+)
+"""Lower-case text of which some is in whatever reads the catalog."""
 _UNCOMMON = (
     *("--", "/*", "show", "describe", "duckdb_", "pragma_", "information_schema"),
     *("sqlite_", "pg_", "current_", "nextval", "currval", "rejects"),
@@ -429,7 +439,7 @@ def _select(sql: str, cursor: Cursor, parsed: duckdb.Statement | None) -> Parsed
     if cursor.next in ("SHOW", "DESCRIBE", "DESC"):
         return Show(sql, is_show=True, query=_described(cursor))
     code = cursor.code
-    if _CATALOG.search(code):
+    if _CATALOG.search(code) or _SESSION.search(code):
         return Show(sql, is_show=False)
     if stateful := [*_STATEFUL.finditer(code)]:
         changes = any(match[2] for match in stateful)
@@ -569,6 +579,14 @@ def _front_end(sql: str, _: Cursor, __: str) -> ParsedStatement:
     return FrontEndCommand(sql)
 
 
+def _detach(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
+    cursor.skip("DATABASE")
+    cursor.skip("IF", "EXISTS")
+    if [part.lower() for part in cursor.path()] == ["memory"]:
+        raise UnsupportedError("The session's tables are in memory: DETACH other databases.")
+    return FrontEndCommand(sql)
+
+
 def _use(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
     return Use(sql, path=cursor.path())
 
@@ -607,8 +625,16 @@ def session_setting(sql: str) -> str | None:
 
 
 def reads_catalog(sql: str) -> bool:
-    """Whether what a statement defines may read the catalog."""
+    """Whether a statement may read the catalog: what tables, columns and the like there are."""
+    text = sql.lower()
+    if not any(word in text for word in _OF_CATALOG):
+        return False
     return _CATALOG.search(Cursor(sql).code) is not None
+
+
+def asks_session(sql: str) -> bool:
+    """Whether a statement may ask for more that only the session's own database can tell."""
+    return "current_" in sql.lower() and _SESSION.search(Cursor(sql).code) is not None
 
 
 def dropped_first(sql: str) -> str | None:
@@ -683,7 +709,7 @@ _BY_FIRST_WORD: Mapping[str, Callable[[str, Cursor, str], ParsedStatement]] = {
     "VACUUM": _vacuum,
     "COMMENT": _comment,
     "ATTACH": _front_end,
-    "DETACH": _front_end,
+    "DETACH": _detach,
     "USE": _use,
     "SET": _set,
     "RESET": _set,

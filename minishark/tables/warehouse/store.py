@@ -8,7 +8,7 @@ write files; then one commit makes these part of the table. In a transaction, it
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,12 +21,13 @@ from minishark.compiler.sql.changes import NewTable, parse_change
 from minishark.compiler.sql.tokens import Edit, edited
 from minishark.errors import AlreadyExistsError, CatalogError, MinisharkError, UnsupportedError
 from minishark.model.expressions import quote, quote_text
-from minishark.query.sinks import Layout
+from minishark.query.sinks import CollectRows
+from minishark.tables.cached import CachedRows
 from minishark.tables.changes import Changes, NotHereError
 from minishark.tables.memory_store import MemoryStore
 from minishark.tables.scratch_store import ScratchTables
 from minishark.tables.store import table_schema
-from minishark.tables.stores import SelectedRows, StoreContext, TableStore, counted
+from minishark.tables.stores import GivenRows, SelectedRows, StoreContext, TableStore, counted
 from minishark.tables.warehouse import ddl
 from minishark.tables.warehouse.changed_table import WarehouseTable
 from minishark.tables.warehouse.contract import (
@@ -236,6 +237,9 @@ class Warehouse(TableStore):
             raise AlreadyExistsError(f"There is a table called {old} already.")
         name = old or TableName(catalog.existing_schema(asked.schema), asked.table)
         query = self.tables.renamed(statement.query) if statement.query else ""
+        held = self._of_catalog(query)
+        if held is not None:
+            query = f"FROM {quote(held.name)}"
         if query:
             with context.up_to_date():
                 columns = Described(table_schema(context.planning.bind(query).schema))
@@ -252,6 +256,15 @@ class Warehouse(TableStore):
             rows = self._table(name, change).filled(query) if query else 0
         self.tables.forget(name)  # only now: the query may read the table that it replaces
         return counted(rows)
+
+    def _of_catalog(self, query: str) -> CachedRows | None:
+        """The rows of a query that reads the catalog, which no task can; None for others."""
+        context = self.context
+        if not context.scratch.reads_catalog(query):
+            return None
+        with context.up_to_date():
+            rows = context.run(query, CollectRows(lossless=True))
+        return context.cached.load(rows, None, context.observed)
 
     def _change(self, sql: str, name: TableName) -> pa.Table:
         """Run an INSERT, DELETE, UPDATE or MERGE on a table."""
@@ -318,25 +331,18 @@ class Warehouse(TableStore):
         full_name = self.tables.found(parts(name))
         return None if full_name is None else self.tables.current(full_name).size
 
-    def create(
-        self,
-        name: str,
-        rows: Any,
-        layout: Layout,
-        *,
-        replace: bool,
-        on_progress: Callable[[int, int], None] | None = None,
-    ) -> bool:
+    def create(self, name: str, given: GivenRows) -> bool:
         path, held = parts(name), None
         resolved = self.tables.resolved(path) if ".".join(path) == name else None
         if resolved is None:
             return False
+        rows = given.rows
         if not isinstance(rows, SelectedRows):
             held = self.context.cached.load(rows, None, self.context.observed)
             rows = SelectedRows(f"FROM {quote(held.name)}")
         try:
             table = NewTable(
-                target=path, replaces=replace, exists_ok=False, columns="", query=rows.sql
+                target=path, replaces=given.replace, exists_ok=False, columns="", query=rows.sql
             )
             self._create(table, resolved)
         finally:
@@ -383,12 +389,9 @@ class Warehouse(TableStore):
             new = self.tables.renamed(sql)
             if context.planning.tables_in(new):  # it reads rows, too
                 return kinds.rewritten(statement, new)
-        with self.shared.showing:
-            with context.up_to_date():
-                self._mirror()
-            schema = self.tables.schema
-            search = "" if schema is None else f"{NAME}.{quote(schema)}"
-            return self.elsewhere.show(structs.replace(statement, sql=sql), search)
+        schema = self.tables.schema
+        search = "" if schema is None else f"{NAME}.{quote(schema)}"
+        return self.elsewhere.show(structs.replace(statement, sql=sql), search)
 
     def _qualified(self, sql: str) -> Iterator[Edit]:
         """Schemas of the warehouse in DESCRIBE and SHOW, as the scratch database knows them."""
@@ -397,8 +400,14 @@ class Warehouse(TableStore):
             if is_ours and self.catalog.schema(name.path[0]) is not None:
                 yield Edit(name.first, name.first, f"{NAME}.")
 
+    @contextlib.contextmanager
+    def mirrored(self) -> Iterator[None]:
+        """A block in which the scratch database knows the schemas and tables, without rows."""
+        with self.shared.showing:
+            self._mirror()
+            yield
+
     def _mirror(self) -> None:
-        """Have the scratch database know the schemas and tables, without rows."""
         catalog, shown = self.catalog, self.shared.shown
         schemas = catalog.schemas()
         loaded: dict[TableName, TableVersion] = {}
