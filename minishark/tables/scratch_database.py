@@ -848,6 +848,10 @@ class ScratchDatabase:
             with self._registered(table):
                 return self._answer(f"COPY {quote(ROWS)} TO {target}")
 
+    def names_renamed(self, sql: str) -> bool:
+        """Whether a text may name tables that are gone, which the cluster still has."""
+        return bool(self._shared.gone) and mentioned(sql, tuple(self._shared.gone)) != []
+
     def renamed(self) -> list[str]:
         """The tables that are gone since this was asked before, as ALTER TABLE renamed them."""
         gone: list[str] = []
