@@ -274,8 +274,13 @@ class MemoryStore(TableStore):
         context = self.context
         self._refuse_in_transaction()
         with context.writing, context.up_to_date():
+            names = context.scratch.tables_in(source)
             is_memory = source.lower() == "memory"
-            tables = [name for name in self.names if name in context.catalog] if is_memory else []
+            tables = [
+                name
+                for name in self.names
+                if name in context.catalog and (is_memory or name.lower() in names)
+            ]
             context.compute(tables)
             return context.scratch.copy_database(sql, tables)
 

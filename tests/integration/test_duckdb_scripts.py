@@ -212,6 +212,11 @@ SCRIPTS = {
         SELECT name FROM pragma_database_list ORDER BY name; DROP VIEW v; DROP TABLE t;
         COPY FROM DATABASE d TO memory; FROM t; FROM v; INSERT INTO u VALUES (1); FROM u;
         COPY FROM DATABASE memory TO nowhere; DETACH d""",
+    "COPY FROM DATABASE over tables that there are": """
+        CREATE TABLE t AS SELECT 1 AS i; FROM t; ATTACH ':memory:' AS d;
+        CREATE TABLE d.T AS SELECT 5 AS k; CREATE TABLE d.w AS SELECT 6 AS k;
+        COPY FROM DATABASE d TO memory; FROM t; FROM w; COPY FROM DATABASE d TO memory (SCHEMA);
+        FROM t; DROP TABLE d.t; COPY FROM DATABASE d TO memory; FROM t; FROM w; DETACH d""",
     "changes in WITH of a query whose columns are called the same": """
         CREATE TABLE t (i INTEGER); WITH n AS (INSERT INTO t VALUES (1), (2) RETURNING i)
         SELECT (SELECT count(*) FROM n), (SELECT count(*) FROM n); FROM t;
