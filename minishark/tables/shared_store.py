@@ -54,10 +54,13 @@ class SharedStore(TableStore):
         self._references = lru_cache(_TEXTS_MAX)(partial(references, syntax=syntax))
 
     def refresh(self) -> None:
-        """Know what other sessions have done, if this one has used such tables."""
-        shared = self.context.tables.shared
-        if shared is not None and shared.is_used:
+        """Know what other sessions have done, if this one has named such tables."""
+        if self._is_named():
             self.context.tables.read_shared()
+
+    def _is_named(self) -> bool:
+        shared = self.context.tables.shared
+        return shared is not None and shared.is_named
 
     def begin(self, *, is_lazy: bool) -> bool:
         """Transactions are another store's, over the tables that there are now."""
@@ -70,8 +73,7 @@ class SharedStore(TableStore):
         try:
             self.context.tables.read_shared()
         except ClusterError:  # a node is silent: sessions without such tables need not wait
-            shared = self.context.tables.shared
-            if shared is not None and shared.is_used:
+            if self._is_named():
                 raise
 
     # Names
@@ -98,11 +100,14 @@ class SharedStore(TableStore):
         return table.name
 
     def _found(self, name: str) -> Table | None:
-        """A table; its version need not be the last one, which `refresh` reads."""
+        """A table; its version need not be the last one, which `refresh` reads from now on."""
+        tables = self.context.tables
         table = self.context.catalog.find(name)
-        if table is None:
-            self.context.tables.read_shared()
+        if table is None or not self._is_named():
+            tables.read_shared()
             table = self.context.catalog.find(name)
+        if tables.shared is not None:
+            tables.shared.is_named = True
         return table
 
     def _unknown(self, name: str) -> str:

@@ -55,11 +55,13 @@ class SharedTables:
         client: asks the cluster.
         files: where they are.
         catalog: all tables of the process.
+        is_named: whether the process has named one: until then, nobody asks what others have done.
     """
 
     client: SharedTablesClient
     files: Files
     catalog: Catalog
+    is_named: bool = False
     _held: Mapping[str, _Held] = field(default_factory=dict)  # by names in lower case
     _sent: dict[str, None] = field(default_factory=dict)  # folders that the cluster may know
     _doubtful: dict[str, None] = field(default_factory=dict)  # files of changes that may count
@@ -70,11 +72,6 @@ class SharedTables:
 
     def __post_init__(self) -> None:
         self.client.oldest = self._oldest
-
-    @property
-    def is_used(self) -> bool:
-        """Whether the process has read any."""
-        return bool(self._held)
 
     def folder(self) -> str:
         """A new folder for a load."""

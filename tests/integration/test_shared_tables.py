@@ -16,6 +16,7 @@ import minishark
 from minishark.cli.app import run as run_command
 from minishark.cluster.jobs.records import SHARED_TABLES, JobState
 from minishark.cluster.launch import ClusterRecord, StartOptions, start_cluster, stop_cluster
+from minishark.cluster.shared.client import SharedTablesClient
 from minishark.cluster.shared.visit import tables_of
 from minishark.errors import (
     AlreadyExistsError,
@@ -120,6 +121,30 @@ def test_transactions_are_over_shared_tables_too(one: Session, other: Session) -
     one.sql("COMMIT")
     assert [(5, 4)] == _rows(one, "SELECT (SELECT count(*) FROM shared.x), count(*) FROM mine")
     one.sql("DROP TABLE shared.x; DROP TABLE mine")
+
+
+def test_who_names_no_shared_table_does_not_ask_for_any(
+    running: ClusterRecord, one: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its transactions look once, at BEGIN; who then names one sees what others did meanwhile."""
+    one.create_table("counted", pa.table({"a": [1]}), replace=True, shared=True)
+    with minishark.connect(running.name) as session:
+        session.create_table("own", pa.table({"a": [1, 2]}))
+        shared = session._runtime.tables.shared
+        assert shared is not None
+        asked: list[object] = []
+        read = SharedTablesClient.read
+        monkeypatch.setattr(
+            SharedTablesClient, "read", lambda client: (asked.append(client), read(client))
+        )
+        for sql in ("BEGIN", "INSERT INTO own VALUES (3)", "FROM own", "COMMIT", "FROM own"):
+            session.sql(sql).collect()
+        assert [shared.client] == asked
+        one.sql("INSERT INTO shared.counted VALUES (2)").collect()
+        assert [(1,), (2,)] == session.sql("FROM shared.counted ORDER BY a").collect()
+        one.sql("INSERT INTO shared.counted VALUES (3)").collect()
+        assert [(3,)] == session.sql("SELECT count(*) FROM shared.counted").collect()
+    one.drop_table("shared.counted")
 
 
 def test_what_two_sessions_write_at_once_is_all_there(one: Session, other: Session) -> None:
