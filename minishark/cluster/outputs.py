@@ -29,6 +29,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from minishark.cluster import wire
 from minishark.cluster.background import Background
@@ -207,6 +208,9 @@ def answered(request: wire.Request, home: HomeIndex, held: HeldOutputs) -> wire.
 
 # A session's side
 
+_Reading: TypeAlias = tuple[type[wire.LeaseOutputs | wire.ReleaseOutputs], str, str]
+"""That a session reads a file, or has done so: the request, the node and the file."""
+
 
 class SharedOutputs:
     """The outputs of a running cluster, as one session finds and keeps them."""
@@ -281,14 +285,16 @@ class SharedOutputs:
         )
         return slots
 
+    def hold(self, output: KeptOutput) -> None:
+        """An output that is new stays until it is released; does not wait."""
+        if output.outcome.file is not None:
+            self._background.put((wire.LeaseOutputs, output.node, output.outcome.file))
+
     def release(self, outputs: Iterable[KeptOutput]) -> None:
         """Outputs were read; does not wait. They are free with the session's end, too."""
         files = {(output.node, output.outcome.file) for output in outputs if output.outcome.file}
-        by_node: dict[str, list[str]] = {}
         for node, file in files:
-            by_node.setdefault(node, []).append(file or "")
-        for node, some in by_node.items():
-            self._background.put((node, *some))
+            self._background.put((wire.ReleaseOutputs, node, file or ""))
 
     def close(self) -> None:
         """Send what is queued, if that does not take long."""
@@ -311,26 +317,37 @@ class SharedOutputs:
         except ClusterError:  # the session is being stopped
             return {}
 
-    def _send(self, items: Sequence[dict[str, KeptOutput] | tuple[str, ...]]) -> None:
-        """Tell nodes of outputs that exist, and of files by node that were read."""
+    def _send(self, items: Sequence[dict[str, KeptOutput] | _Reading]) -> None:
+        """Tell nodes of outputs that exist, and of files by node that are, or were read."""
         kept: dict[str, KeptOutput] = {}
-        released: dict[str, list[str]] = {}
+        begun: dict[str, list[str]] = {}
+        read: dict[str, list[str]] = {}
         for item in items:
             if isinstance(item, dict):
                 kept.update(item)
             else:
-                released.setdefault(item[0], []).extend(item[1:])
+                request, node, file = item
+                by_node = begun if request is wire.LeaseOutputs else read
+                by_node.setdefault(node, []).append(file)
+        self._tell(wire.LeaseOutputs, begun)
         self._ask(
             {
                 home: wire.KeepOutputs({name: kept[name] for name in names})
                 for home, names in self._by_home(kept, _HOMES).items()
             }
         )
+        self._tell(wire.ReleaseOutputs, read)
+
+    def _tell(
+        self,
+        request: type[wire.LeaseOutputs | wire.ReleaseOutputs],
+        by_node: Mapping[str, Sequence[str]],
+    ) -> None:
         services = {node.name: node.service for node in self._nodes()}
         self._ask(
             {
-                services[node]: wire.ReleaseOutputs(self._session, tuple(files))
-                for node, files in released.items()
+                services[node]: request(self._session, tuple(files))
+                for node, files in by_node.items()
                 if node in services
             }
         )

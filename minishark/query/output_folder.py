@@ -296,6 +296,11 @@ class FolderOutputs:
         if self._behind is not None:
             self._behind.release(outputs)
 
+    def hold(self, output: KeptOutput) -> None:
+        """An output that is new stays until it is released; does not wait."""
+        if self._behind is not None:
+            self._behind.hold(output)
+
     def keep(self, outputs: Mapping[str, KeptOutput]) -> None:
         """Write outputs to the folder, and let others find them, or miss them; does not wait."""
         if self._behind is not None:

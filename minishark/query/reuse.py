@@ -38,6 +38,9 @@ class Shared(Protocol):
     def lease(self, outputs: Mapping[str, KeptOutput]) -> frozenset[str]:
         """The names of those that are there, and stay until they are released."""
 
+    def hold(self, output: KeptOutput) -> None:
+        """An output that is new stays until it is released; does not wait."""
+
     def release(self, outputs: Iterable[KeptOutput]) -> None:
         """Outputs were read."""
 

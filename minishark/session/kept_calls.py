@@ -37,9 +37,9 @@ def kept_calls(engine: Engine) -> CallOutputs | None:
 class _Reading:
     """A file with a result that somebody is to read."""
 
-    name: str  # of the call; empty if the result of an equal one is kept instead
-    node: str
+    output: KeptOutput
     readers: int
+    is_spare: bool = False  # the result of an equal call is kept instead
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class CallOutputs:
                 self.reuse.lost([item.file for item in value.files])
                 continue
             taken[name] = (PythonOutcome(value), output.node)
-            reading = _Reading(name, output.node, names.count(name))
+            reading = _Reading(output, names.count(name))
             if value.stream is None or not self._reads(value.stream.file, reading):
                 self.reuse.give((name,))
         return taken
@@ -123,12 +123,6 @@ class CallOutputs:
 
     def keep(self, name: str, value: Value, node: str, run_s: float) -> None:
         """A call has returned."""
-        # Of equal calls at the same time, the others' results may be read later than this.
-        is_spare = bool(self.reuse.look((name,)))
-        if value.stream is not None:
-            self._reads(value.stream.file, _Reading("" if is_spare else name, node, 1))
-        if is_spare:
-            return
         if value.stream is None:
             outcome = TaskOutcome(figures=TaskFigures(), inline=value.pickled)
         else:
@@ -137,15 +131,23 @@ class CallOutputs:
                 file=value.stream.file,
                 checksum=value.stream.checksum,
             )
-            self.reuse.hold((name,))
         output = KeptOutput(
             outcome=outcome, node=node, identity=name, made_s=time.time(), run_s=run_s
         )
-        self.reuse.keep({name: output})
+        # Of equal calls at the same time, the others' results may be read later than this.
+        is_spare = bool(self.reuse.look((name,)))
+        if value.stream is not None:
+            self._reads(value.stream.file, _Reading(output, 1, is_spare))
+            if self.reuse.shared is not None:
+                self.reuse.shared.hold(output)
+            if not is_spare:
+                self.reuse.hold((name,))
+        if not is_spare:
+            self.reuse.keep({name: output})
 
     def release(self, items: Iterable[FileSlice]) -> None:
         """Files of results were read, or are not wanted."""
-        done: dict[str, _Reading] = {}
+        done: list[_Reading] = []
         with self._lock:
             for item in items:
                 reading = self._reading.get(item.file)
@@ -153,11 +155,12 @@ class CallOutputs:
                     continue
                 reading.readers -= 1
                 if not reading.readers:
-                    done[item.file] = self._reading.pop(item.file)
-        if names := [reading.name for reading in done.values() if reading.name]:
-            self.reuse.give(names)
-        if spare := [(file, reading.node) for file, reading in done.items() if not reading.name]:
-            self.reuse.remove(spare)
+                    done.append(self._reading.pop(item.file))
+        self.reuse.give([reading.output.identity for reading in done if not reading.is_spare])
+        if spare := [reading.output for reading in done if reading.is_spare]:
+            if self.reuse.shared is not None:
+                self.reuse.shared.release(spare)
+            self.reuse.remove([(output.outcome.file or "", output.node) for output in spare])
 
 
 def _value(output: KeptOutput) -> Value:

@@ -162,6 +162,24 @@ def test_equal_calls_at_the_same_time_have_results_of_their_own(size: int, tmp_p
         assert (size > 10) == len([*folder.parent.parent.rglob("call-*")])
 
 
+def test_results_that_are_not_read_yet_stay_with_the_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also more of them than a node keeps."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    start_cluster(StartOptions(name="small", nodes=1, memory_limit_bytes=256 << 20))
+    fn = Counted(tmp_path / "calls", 2 << 20)
+    try:
+        with minishark.connect("small", reuse="cluster") as session:
+            results = session.map(fn, range(100), reuse=True)
+            until(lambda: results.done == 100, "all calls")
+            time.sleep(3.0)  # nodes look at what they keep every two seconds
+            assert fn.expected(100) == list(results)
+            assert not session._runtime.engine.reuse._held
+    finally:
+        stop_cluster("small")
+
+
 def _damage(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
