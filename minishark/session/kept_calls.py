@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +33,15 @@ def kept_calls(engine: Engine) -> CallOutputs | None:
     return CallOutputs(reuse=engine.reuse, store=engine.cluster.store, warn=engine.warn)
 
 
+@dataclass(slots=True)
+class _Reading:
+    """A file with a result that somebody is to read."""
+
+    name: str  # of the call; empty if the result of an equal one is kept instead
+    node: str
+    readers: int
+
+
 @dataclass(slots=True, kw_only=True)
 class CallOutputs:
     """Outputs of calls; safe to use from several threads.
@@ -47,8 +55,7 @@ class CallOutputs:
     reuse: Reuse
     store: Callable[[], Store]
     warn: Callable[[str], None]
-    _names: dict[str, str] = field(default_factory=dict)  # by files that are to be read
-    _readers: Counter[str] = field(default_factory=Counter)  # of each of these names
+    _reading: dict[str, _Reading] = field(default_factory=dict)  # by file
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -91,9 +98,8 @@ class CallOutputs:
                 self.reuse.lost([item.file for item in value.files])
                 continue
             taken[name] = (PythonOutcome(value), output.node)
-            if value.files:
-                self._reads(name, value, names.count(name))
-            else:
+            reading = _Reading(name, output.node, names.count(name))
+            if value.stream is None or not self._reads(value.stream.file, reading):
                 self.reuse.give((name,))
         return taken
 
@@ -105,13 +111,24 @@ class CallOutputs:
             return False
         return True
 
-    def _reads(self, name: str, value: Value, times: int) -> None:
+    def _reads(self, file: str, reading: _Reading) -> bool:
+        """A file is to be read; whether nobody was to do so before, so that it was not held."""
         with self._lock:
-            self._names.update((item.file, name) for item in value.files)
-            self._readers[name] += times
+            before = self._reading.get(file)
+            if before is None:
+                self._reading[file] = reading
+                return True
+            before.readers += reading.readers
+            return False
 
     def keep(self, name: str, value: Value, node: str, run_s: float) -> None:
         """A call has returned."""
+        # Of equal calls at the same time, the others' results may be read later than this.
+        is_spare = bool(self.reuse.look((name,)))
+        if value.stream is not None:
+            self._reads(value.stream.file, _Reading("" if is_spare else name, node, 1))
+        if is_spare:
+            return
         if value.stream is None:
             outcome = TaskOutcome(figures=TaskFigures(), inline=value.pickled)
         else:
@@ -120,7 +137,6 @@ class CallOutputs:
                 file=value.stream.file,
                 checksum=value.stream.checksum,
             )
-            self._reads(name, value, 1)
             self.reuse.hold((name,))
         output = KeptOutput(
             outcome=outcome, node=node, identity=name, made_s=time.time(), run_s=run_s
@@ -129,17 +145,19 @@ class CallOutputs:
 
     def release(self, items: Iterable[FileSlice]) -> None:
         """Files of results were read, or are not wanted."""
-        done = []
+        done: dict[str, _Reading] = {}
         with self._lock:
             for item in items:
-                name = self._names.get(item.file, "")
-                self._readers[name] -= 1
-                if self._readers[name] <= 0:
-                    del self._readers[name]
-                    if self._names.pop(item.file, None):
-                        done.append(name)
-        if done:
-            self.reuse.give(done)
+                reading = self._reading.get(item.file)
+                if reading is None:
+                    continue
+                reading.readers -= 1
+                if not reading.readers:
+                    done[item.file] = self._reading.pop(item.file)
+        if names := [reading.name for reading in done.values() if reading.name]:
+            self.reuse.give(names)
+        if spare := [(file, reading.node) for file, reading in done.items() if not reading.name]:
+            self.reuse.remove(spare)
 
 
 def _value(output: KeptOutput) -> Value:

@@ -88,23 +88,23 @@ class Changes:
         """
         if change.returning and mentioned(sql, ("rowid",)):
             raise NotHereError("RETURNING rowid needs DuckDB's own table.")
+        if self.scratch.reads_catalog(change.clauses if isinstance(change, Insert) else sql):
+            raise NotHereError(NO_CATALOG)
         if isinstance(change, Insert):
             return self._insert(sql, change, table)
-        if self.scratch.reads_catalog(sql):
-            raise NotHereError(NO_CATALOG)
         return self._changed(sql, change, table)
 
     # INSERT
 
     def _insert(self, sql: str, change: Insert, table: ChangedTable[Made]) -> pa.Table:
         insert, given = table.in_scratch(sql), None
-        if not self.planning.reads_nothing(insert, surely=not change.may_read):
+        reads_catalog = self.scratch.reads_catalog(sql)
+        if reads_catalog or not self.planning.reads_nothing(insert, surely=not change.may_read):
             if not change.query:
                 reason = "DEFAULT VALUES may call macros, which only the session's database has."
                 raise NotHereError(reason)
             with _left_to_duckdb():
-                is_as_written = change.otherwise or change.clauses
-                if not (is_as_written or self.scratch.reads_catalog(sql)):
+                if not (change.otherwise or change.clauses or reads_catalog):
                     added = self._selected(sql, change, table)
                     if isinstance(added, pa.Table):
                         change, given = queries.all_columns(change), added

@@ -196,6 +196,7 @@ class MemoryStore(TableStore):
             context.sources.remove(name)
             return
         with context.writing:
+            self._load_renamed(quote(name))
             open_ = self._open
             if open_ is not None:
                 self._drop_in(open_, name, missing_ok=missing_ok)
@@ -273,8 +274,13 @@ class MemoryStore(TableStore):
         context = self.context
         self._refuse_in_transaction()
         with context.writing, context.up_to_date():
+            names = context.scratch.tables_in(source)
             is_memory = source.lower() == "memory"
-            tables = [name for name in self.names if name in context.catalog] if is_memory else []
+            tables = [
+                name
+                for name in self.names
+                if name in context.catalog and (is_memory or name.lower() in names)
+            ]
             context.compute(tables)
             return context.scratch.copy_database(sql, tables)
 
@@ -308,6 +314,7 @@ class MemoryStore(TableStore):
         if target is not None and target.name in context.sources:
             raise UnsupportedError(f"{target.name} is a source, which minishark only reads.")
         with context.writing:
+            self._load_renamed(sql)
             is_here = context.scratch.is_alone(sql)
             if isinstance(statement, ChangeRows) and target is not None and not is_here:
                 answer = self._change(statement, target)
@@ -320,11 +327,8 @@ class MemoryStore(TableStore):
                 if target is None:
                     raise UnsupportedError(NOT_IN_TRANSACTION)
                 return self._write_in(open_, statement, target)
-            renamed = statement.renamed if isinstance(statement, AlterTable) else ""
-            if renamed or isinstance(statement, CreateTable):
-                with context.up_to_date():  # what was renamed before has left its name free
-                    if renamed and target is not None:
-                        self._check_free(renamed, target)
+            if isinstance(statement, AlterTable) and statement.renamed and target is not None:
+                self._check_free(statement.renamed, target)
             if target is not None and is_shared(target.name):
                 return self._write_at_once(statement, target, ONLY_PLAIN)
             if target is not None and reads_catalog:
@@ -334,10 +338,16 @@ class MemoryStore(TableStore):
             context.compute(context.planning.tables_in(sql))
             return context.scratch.write(sql, target)
 
+    def _load_renamed(self, sql: str) -> None:
+        """Have the cluster drop tables that were renamed, if a text may use these names."""
+        if self.context.scratch.names_renamed(sql):
+            with self.context.up_to_date():
+                pass
+
     def _change_of_catalog(self, statement: ChangeRows, target: Target) -> pa.Table:
         """Run a statement on all rows of a table, which reads the catalog."""
-        context = self.context
-        if not isinstance(statement.change, Insert):
+        context, change = self.context, statement.change
+        if not isinstance(change, Insert) or context.scratch.reads_catalog(change.clauses):
             return self._write_at_once(statement, target, NO_CATALOG)
         with context.up_to_date():
             sql, rows = of_catalog(context, statement)

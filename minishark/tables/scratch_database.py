@@ -85,6 +85,7 @@ _LEADS_TO_MAIN = """
     SELECT current_database() = 'memory' AND count(*) = 0 FROM duckdb_tables()
     WHERE lower(table_name) = lower($1) AND schema_name IN current_schemas(false)
         AND (database_name, schema_name) <> ('memory', 'main')"""
+_TABLES_IN = "SELECT lower(table_name) FROM duckdb_tables() WHERE lower(database_name) = lower($1)"
 _TEMPORARY = "SELECT lower(table_name) FROM duckdb_tables() WHERE database_name = 'temp'"
 _DEFINED = (
     "SELECT view_name FROM duckdb_views() WHERE NOT internal UNION ALL "
@@ -616,8 +617,17 @@ class ScratchDatabase:
             self.is_elsewhere = here != ("memory", "main")
             return answer
 
+    def tables_in(self, database: str) -> frozenset[str]:
+        """The names of a database's tables, in lower case, whatever schemas they are in."""
+        with self._lock:
+            rows = self._con.execute(_TABLES_IN, [database]).fetchall()
+        return frozenset(name for (name,) in rows)
+
     def copy_database(self, sql: str, names: Iterable[str]) -> pa.Table:
-        """Run a COPY FROM DATABASE, while these of the cluster's tables are here."""
+        """Run a COPY FROM DATABASE, while these of the cluster's tables are here.
+
+        Those that it copies, or of whose names it copies others: DuckDB refuses to replace these.
+        """
         with self._lock, self._shared.lock, self._shows(sql):
             self._shared.has_definitions = True  # that it may have copied
             taken = self._take(names)
@@ -847,6 +857,10 @@ class ScratchDatabase:
             self._replay()
             with self._registered(table):
                 return self._answer(f"COPY {quote(ROWS)} TO {target}")
+
+    def names_renamed(self, sql: str) -> bool:
+        """Whether a text may name tables that are gone, which the cluster still has."""
+        return bool(self._shared.gone) and mentioned(sql, tuple(self._shared.gone)) != []
 
     def renamed(self) -> list[str]:
         """The tables that are gone since this was asked before, as ALTER TABLE renamed them."""

@@ -135,14 +135,17 @@ def of_catalog(context: StoreContext, statement: Write | Comment) -> tuple[str, 
     """A statement that writes `ROWS`, and these: what its query gives, which reads the catalog.
 
     Raises:
-        UnsupportedError: it is no CREATE TABLE AS, nor an INSERT.
+        UnsupportedError: it is no CREATE TABLE AS, nor an INSERT whose query alone reads that.
     """
+    scratch = context.scratch
     match statement:
         case CreateTableAs(target=target) if target is not None:
             create = statement.sql.removesuffix(statement.query)
-            rows = context.scratch.created_of_catalog(statement.sql, target)
+            rows = scratch.created_of_catalog(statement.sql, target)
             return f"{create}FROM {quote(ROWS)}", rows
-        case ChangeRows(change=Insert() as change) if change.query:
+        case ChangeRows(change=Insert() as change) if change.query and not scratch.reads_catalog(
+            change.clauses
+        ):
             rows = context.run(f"{change.ctes}{change.query}", CollectRows(lossless=True))
             return queries.of_rows(change, change.target, quote(ROWS)), rows
     raise UnsupportedError(NO_CATALOG)

@@ -206,8 +206,7 @@ class CallPool:
                 left.append(call)
                 continue
             call.is_pending = False
-            if self._over(call):
-                call.receiver.returned(*made[call.name])
+            self._returned(call, *made[call.name])
         return left
 
     def _wake(self) -> None:
@@ -410,6 +409,10 @@ class CallPool:
             return
         if outcome.value is not None and call.name and self.kept is not None:
             self.kept.keep(call.name, outcome.value, node, run_s)
+        self._returned(call, outcome, node)
+
+    def _returned(self, call: Call, outcome: PythonOutcome, node: str) -> None:
+        """Tell who wants it what came of a call, if somebody still does."""
         if self._over(call):
             if outcome.value is not None and outcome.value.files:
                 self.files.keep(outcome.value.files)

@@ -108,6 +108,15 @@ SCRIPTS = {
         CREATE TABLE e AS SELECT 'a'::ENUM('a', 'b') AS e; SELECT e, table_name
         FROM duckdb_tables(), e; INSERT INTO e SELECT 'b' FROM duckdb_tables(); FROM e;
         DROP SCHEMA s CASCADE; DROP TABLE e""",
+    "what INSERT reads of the catalog alone": """
+        CREATE TABLE t (i INTEGER); CREATE TABLE u (k VARCHAR PRIMARY KEY, n INTEGER);
+        INSERT INTO u SELECT table_name, column_count FROM duckdb_tables(); FROM u;
+        INSERT INTO u VALUES ('v', (SELECT count(*) FROM duckdb_tables())), ('w', 1); FROM u;
+        CREATE MACRO c() AS (SELECT count(*) FROM duckdb_tables());
+        INSERT INTO u VALUES ('x', c()); INSERT INTO u VALUES ('w', 5) ON CONFLICT DO UPDATE
+        SET n = excluded.n + c(); FROM u; BEGIN; CREATE TABLE v (i INTEGER);
+        INSERT INTO u SELECT 'y', count(*) FROM duckdb_tables(); INSERT INTO u VALUES ('x', 9)
+        ON CONFLICT DO UPDATE SET n = excluded.n + c(); FROM u; ROLLBACK; FROM u""",
     "temporary tables of the catalog": """
         CREATE TABLE t AS SELECT i FROM range(4) r(i); a: CREATE TEMP TABLE e AS SELECT 1 AS i;
         a: SELECT table_name, i FROM duckdb_tables(), e; a: SELECT e.i FROM duckdb_tables(), e, t;
@@ -168,7 +177,9 @@ SCRIPTS = {
     "names that are free again": """
         CREATE TABLE t AS SELECT 1 AS i; ALTER TABLE t RENAME TO u; ALTER TABLE u RENAME TO t;
         FROM t; ALTER TABLE t RENAME TO u; CREATE TABLE t (j INTEGER); FROM t; FROM u;
-        ALTER TABLE u RENAME TO v; CREATE TABLE IF NOT EXISTS u (k INTEGER); FROM u; FROM v""",
+        ALTER TABLE u RENAME TO v; CREATE TABLE IF NOT EXISTS u (k INTEGER); FROM u; FROM v;
+        ALTER TABLE v RENAME TO w; DROP TABLE v; ALTER TABLE v ADD COLUMN k INTEGER;
+        CREATE INDEX x ON v (j); ALTER TABLE IF EXISTS v RENAME TO x; FROM v; FROM w""",
     "structs in structs": """
         CREATE TABLE t AS SELECT i, {'a': {'b': i, 'c': [{'d': {'e': i}}]}} AS s
         FROM range(2000) r(i); DELETE FROM t WHERE i = 3; SELECT sum(s.a.b) AS x FROM t;
@@ -201,6 +212,11 @@ SCRIPTS = {
         SELECT name FROM pragma_database_list ORDER BY name; DROP VIEW v; DROP TABLE t;
         COPY FROM DATABASE d TO memory; FROM t; FROM v; INSERT INTO u VALUES (1); FROM u;
         COPY FROM DATABASE memory TO nowhere; DETACH d""",
+    "COPY FROM DATABASE over tables that there are": """
+        CREATE TABLE t AS SELECT 1 AS i; FROM t; ATTACH ':memory:' AS d;
+        CREATE TABLE d.T AS SELECT 5 AS k; CREATE TABLE d.w AS SELECT 6 AS k;
+        COPY FROM DATABASE d TO memory; FROM t; FROM w; COPY FROM DATABASE d TO memory (SCHEMA);
+        FROM t; DROP TABLE d.t; COPY FROM DATABASE d TO memory; FROM t; FROM w; DETACH d""",
     "changes in WITH of a query whose columns are called the same": """
         CREATE TABLE t (i INTEGER); WITH n AS (INSERT INTO t VALUES (1), (2) RETURNING i)
         SELECT (SELECT count(*) FROM n), (SELECT count(*) FROM n); FROM t;

@@ -145,6 +145,23 @@ def test_a_lost_or_damaged_result_is_computed_again(session: Session, tmp_path: 
     assert 6 == fn.calls
 
 
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_equal_calls_at_the_same_time_have_results_of_their_own(size: int, tmp_path: Path) -> None:
+    """All are read, however late, and then nothing holds what is kept."""
+    fn = Counted(tmp_path / "calls", size)
+    with minishark.connect(nodes=2, reuse="session") as session:
+        results = session.map(fn, [1] * 4, reuse=True)
+        until(lambda: results.done == 4, "all calls")
+        assert fn.expected(2)[1:] * 4 == list(results)
+        first, second = (session.map(fn, [1, 1], reuse=True) for _ in range(2))
+        assert fn.expected(2)[1:] * 4 == [*first, *second]
+        assert fn.calls == 4
+        reuse = session._runtime.engine.reuse
+        assert not reuse._held
+        folder = session._runtime.cluster.store().in_memory(reuse.folder)
+        assert (size > 10) == len([*folder.parent.parent.rglob("call-*")])
+
+
 def _damage(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
