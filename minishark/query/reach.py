@@ -29,7 +29,7 @@ _HARMLESS = _words("""
     html ipaddress itertools json math numbers operator random re statistics string struct textwrap
     time types typing unicodedata urllib.parse uuid zlib _bisect _collections _datetime _decimal
     _functools _hashlib _heapq _operator _random _struct numpy.linalg numpy.random
-    numpy._core.multiarray numpy.dtypes pyarrow.compute pyarrow.types
+    numpy.dtypes pyarrow.compute pyarrow.types
 """)
 """Modules with nothing that opens files, but for other modules that they name."""
 
@@ -56,6 +56,7 @@ _NAMES = {
         sign sin size sort split sqrt square stack std str_ subtract sum tan tanh tile transpose
         uint8 unique var vstack where zeros zeros_like
 """),
+    "numpy._core.multiarray": _words("_reconstruct scalar"),
     "pandas": _words("""
         DataFrame Index NA NaT Series Timedelta Timestamp array concat cut date_range isna isnull
         merge notna notnull qcut to_datetime to_numeric to_timedelta unique

@@ -46,6 +46,7 @@ OPENING = {
     "a module's module": "lambda x: json.codecs.lookup(x)",
     "numpy": "lambda x: np.load(x)",
     "numpy's function": "(lambda loads: lambda x: loads(x))(np.load)",
+    "a part of numpy": "(lambda part: lambda x: part.fromfile(x))(np._core.multiarray)",
     "Arrow": "lambda x: pa.memory_map(x)",
     "a module that is handed on": "(lambda f: lambda x: f(pa))(lambda module: module.OSFile('x'))",
     "a name in a text": "lambda x: getattr(pa, 'OSFile')(x)",
@@ -61,6 +62,8 @@ OTHERS = {
     "Arrow": "lambda x: pa.table({'a': pa.array(x['a'].to_pylist(), pa.int64())})",
     "an object": "Scaler(3)",
     "a closure": "(lambda by: lambda x: by * x)(3)",
+    "an array": "(lambda by: lambda x: by * x)(np.arange(3))",
+    "a number of numpy": "(lambda by: lambda x: by * x)(np.float64(3))",
 }
 
 
