@@ -18,12 +18,16 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from minishark.query.names import Leaves
 from minishark.worker.protocol import KeptOutput
 
 _ENTRY_BYTES = 1_000  # of what is known of an output, about
+
+RANDOM: Callable[[], str] = partial(secrets.token_hex, 16)
+"""Gives random texts."""
 
 Waiter = Callable[[KeptOutput | None], None]
 """Told of an output that another query has computed; None if that gave it up."""
@@ -57,7 +61,8 @@ class Reuse:
 
     Attributes:
         folder: where nodes keep their files, relative to their storage folders.
-        token: a random text, part of the names of what only this session has.
+        chance: gives a random text, another one each time.
+        token: such a text, part of the names of what only this session has.
         quota_bytes: the size of all of them, at most.
         remove: deletes files, each with its node.
         now_s: the time, in seconds since 1970.
@@ -66,7 +71,8 @@ class Reuse:
     folder: str
     quota_bytes: int
     remove: Callable[[Sequence[tuple[str, str]]], None]
-    token: str = field(default_factory=lambda: secrets.token_hex(16))
+    chance: Callable[[], str] = RANDOM
+    token: str = field(init=False)
     now_s: Callable[[], float] = time.time
     shared: Shared | None = None  # None: nobody else has any
     # Names that files of tables have beside their paths, the same in every session.
@@ -77,6 +83,9 @@ class Reuse:
     # Who computes an output, and who waits for it.
     _claims: dict[str, tuple[str, list[Waiter]]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.token = self.chance()
 
     def take(self, names: Sequence[str]) -> dict[str, KeptOutput]:
         """Those of the outputs that there are, which stay until they are `given` back."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,7 +65,10 @@ class ReusedOutputs:
     _taken: list[str] = field(default_factory=list)
     _held: list[str] = field(default_factory=list)  # those that it has computed
     _answer: str | None = None  # the answer's name
-    _run: str = field(default_factory=lambda: secrets.token_hex(8))
+    _run: str = field(init=False)  # a random text
+
+    def __post_init__(self) -> None:
+        self._run = self.reuse.chance()
 
     def plan(self, stages: Sequence[Stage], tables: Mapping[str, Table]) -> None:
         """These are the query's stages, and the tables that they read."""
@@ -241,7 +243,7 @@ class ReusedOutputs:
         name = self._named.get((stage, event.task_id))
         identity = name
         if name is not None and self.graph.varies(stage):
-            identity = f"{self._run}{secrets.token_hex(8)}"
+            identity = self.reuse.chance()
         self.adopted.pop((stage, event.task_id), None)
         self._note(stage, event.task_id, name, identity)
         if name is not None and identity is not None:

@@ -51,6 +51,7 @@ from minishark.query.locality import hosts_of
 from minishark.query.observer import QueryObserver
 from minishark.query.planner import QueryPlan, QueryPlanner, SharedPlanner
 from minishark.query.progress import ProgressHandler, QueryProgress
+from minishark.query.reuse import RANDOM
 from minishark.query.run import QueryRun, Site, query_folder, site_of
 from minishark.query.sinks import CollectRows, Sink, StreamRows
 from minishark.query.sources import SourceTables
@@ -120,6 +121,7 @@ class Parts:
     tables: type[Tables] = Tables
     sizes: Sizes = SIZES  # of the files that changes make
     planner: type[SharedPlanner] = SharedPlanner
+    chance: Callable[[], str] = RANDOM  # gives random texts
 
 
 class Engine:
@@ -198,7 +200,12 @@ class Engine:
         self._promised: dict[str, Scope] = {}  # whose queries cached tables are, by their names
         self._lock = threading.Lock()
         self.reuse = kept_outputs(
-            cluster, reuse, self.tables.contents, access=storage.access, warn=self.warn
+            cluster,
+            reuse,
+            self.tables.contents,
+            access=storage.access,
+            warn=self.warn,
+            chance=parts.chance,
         )
         self._pid = os.getpid()
         self._stopped = False

@@ -12,7 +12,7 @@ from minishark.cluster.contract import Cluster
 from minishark.cluster.outputs import FOLDER as SHARED_FOLDER
 from minishark.errors import MinisharkError
 from minishark.query.output_folder import FolderOutputs, entries_in
-from minishark.query.reuse import Reuse
+from minishark.query.reuse import RANDOM, Reuse
 from minishark.sources.filesystems import StoreAccess
 from minishark.worker.protocol import FileSlice
 
@@ -50,6 +50,7 @@ def kept_outputs(
     *,
     access: Callable[[], StoreAccess],
     warn: Callable[[str], None],
+    chance: Callable[[], str] = RANDOM,
 ) -> Reuse | None:
     """The outputs that queries may take; None for none.
 
@@ -59,6 +60,7 @@ def kept_outputs(
         contents: what files of tables were made from.
         access: how object stores are reached.
         warn: takes a sentence for the user.
+        chance: gives random texts.
 
     Raises:
         DataError: the folder of outputs can't be read.
@@ -75,6 +77,7 @@ def kept_outputs(
             remove=lambda _: None,
             shared=of_nodes,
             contents=contents,
+            chance=chance,
         )
     folder = cluster.folder(FOLDER)
     cluster.make_folder(folder)
@@ -104,4 +107,5 @@ def kept_outputs(
         remove=remove,
         shared=shared,
         contents=contents,
+        chance=chance,
     )

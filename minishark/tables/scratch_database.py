@@ -88,8 +88,8 @@ _LEADS_TO_MAIN = """
 _TABLES_IN = "SELECT lower(table_name) FROM duckdb_tables() WHERE lower(database_name) = lower($1)"
 _TEMPORARY = "SELECT lower(table_name) FROM duckdb_tables() WHERE database_name = 'temp'"
 _DEFINED = (
-    "SELECT view_name FROM duckdb_views() WHERE NOT internal UNION ALL "
-    "SELECT function_name FROM duckdb_functions() WHERE NOT internal AND "
+    "SELECT view_name, coalesce(sql, '') FROM duckdb_views() WHERE NOT internal UNION ALL "
+    "SELECT function_name, macro_definition FROM duckdb_functions() WHERE NOT internal AND "
     "contains(function_type, 'macro')"
 )
 # What must see other tables, or what Arrow does not have.
@@ -332,9 +332,20 @@ class ScratchDatabase:
             return self._run(f"SELECT 1 FROM duckdb_views() WHERE {named}") != []
 
     def note_catalog(self, name: str, *, reads: bool) -> None:
-        """Note whether a view or macro reads the catalog."""
-        others = self._shared.of_catalog - {name.lower()}
-        self._shared.of_catalog = others | {name.lower()} if reads else others
+        """Note whether a view or macro reads the catalog; if so, those that read it do, too."""
+        noted = self._shared.of_catalog - {name.lower()}
+        if reads:
+            with self._lock:
+                defined = self._run(_DEFINED)
+            more = frozenset((name.lower(),))
+            while not more <= noted:
+                noted |= more
+                more = frozenset(
+                    key.lower()
+                    for key, text in defined
+                    if reads_catalog(text) or mentioned(text, noted)
+                )
+        self._shared.of_catalog = noted
 
     def reads_catalog(self, sql: str) -> bool:
         """Whether a statement may read the catalog, or call a view or macro that does."""
@@ -818,7 +829,7 @@ class ScratchDatabase:
                 with contextlib.suppress(duckdb.Error):
                     read = {name.lower() for name in con.get_table_names(sql)}
                     return [name for name in names if name.lower() in read]
-            defined = [name for (name,) in con.execute(_DEFINED).fetchall()]
+            defined = [name for name, _ in con.execute(_DEFINED).fetchall()]
         text = " ".join((sql, *(self._views[name] for name in own)))
         is_known = not (self._uncommitted or mentioned(text, defined))
         if is_known and len(own) == len(mentioned(text, self._views)):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -19,6 +16,7 @@ from minishark.query.sources import SourceTable
 from minishark.sources.contract import Source
 from minishark.tables.load import Origin, TableSource
 from minishark.tables.pieces import Pieces
+from minishark.worker.digest import rows_digest
 from minishark.worker.duckdb_slot import stored_types
 from minishark.worker.outputs import BATCH_ROWS
 from minishark.worker.protocol import FileSlice, OutputKind, StageTask
@@ -138,15 +136,9 @@ def memory_source(
     source = TableSource(
         schema=schema,
         slices=slices or (FileSlice(file, (store_name,)),),
-        digest=_digest(stored.path) if is_named else "",
+        digest=f"{rows_digest(table).hex()} {rows}" if is_named else "",
     )
     return source, SourceSize(stored.bytes, stored.rows)
-
-
-def _digest(path: Path) -> str:
-    # Equal rows may be other bytes, such as those under NULLs: then they are not known again.
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, partial(hashlib.blake2b, digest_size=16)).hexdigest()
 
 
 def pieces_source(

@@ -11,7 +11,6 @@ as instances of users' classes, outlives tasks.
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 import os
 import random
@@ -21,12 +20,12 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 import pyarrow as pa
 
 from minishark.worker.call_log import CallLog
 from minishark.worker.call_policy import CallPolicy, Failed
 from minishark.worker.call_shapes import Declared, Shape
+from minishark.worker.digest import rows_digest
 from minishark.worker.functions import end_copies_of
 from minishark.worker.limited import POLL_S, LimitedCalls, TooLongError
 from minishark.worker.outputs import stream
@@ -198,7 +197,7 @@ class CallRun:
             yield _Block(
                 first=number,
                 rows=rows,
-                digest=_digest(rows),
+                digest=rows_digest(rows),
                 outcomes=[None] * count,
                 left=count,
             )
@@ -425,16 +424,6 @@ def _packed(outcome: Any) -> Any:
 
 def _unpacked(packed: Any) -> Any:
     return pa.ipc.open_stream(packed).read_all() if isinstance(packed, bytes) else packed
-
-
-def _digest(rows: pa.Table) -> bytes:
-    hashed = hashlib.blake2b(digest_size=16)
-    # A copy: a part of a batch is written with bytes beside it, and NULLs with what is below them.
-    for batch in rows.combine_chunks().to_batches():
-        every = pa.array(np.arange(batch.num_rows))
-        columns = [column.take(every) for column in batch.columns]
-        hashed.update(pa.RecordBatch.from_arrays(columns, schema=batch.schema).serialize())
-    return hashed.digest()
 
 
 def _rejected(rows: pa.Table, failures: dict[int, Failed], count: int) -> pa.Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from random import Random
 from typing import Any, cast
 
 import pyarrow as pa
@@ -116,6 +117,8 @@ class SimulatedFront:
         self.hosts, self.fibers, self.endpoint = hosts, fibers, endpoint
         self.lake = lake or endpoint
         self.clock = SimulatedClock(fibers, endpoint)
+        # Another one if it starts again: its files have the names of earlier ones then.
+        self._random = Random(f"{endpoint} {self.clock.now_s()}")
         self.cluster = SimulatedAttached(hosts, endpoint, self.clock)
         self.engine = Engine(
             cast("Cluster", self.cluster),
@@ -125,7 +128,11 @@ class SimulatedFront:
             prints=False,
             reuse=Reuses(by=reuse),
             parts=Parts(
-                clock=self.clock, tables=_Tables, sizes=_SIZES, planner=SimulatedSharedPlanner
+                clock=self.clock,
+                tables=_Tables,
+                sizes=_SIZES,
+                planner=SimulatedSharedPlanner,
+                chance=self._random_text,
             ),
         )
         self.engine.set_functions(FUNCTIONS)
@@ -136,6 +143,9 @@ class SimulatedFront:
         self._holders = Counter[str]()
         self.main = SimulatedSession(self, Scope(self.engine))
         self.keeper = fibers.start(endpoint, self.cluster.keep_alive)
+
+    def _random_text(self) -> str:
+        return f"{self._random.getrandbits(128):032x}"
 
     def _placed(self) -> Placement:
         return self.cluster.placement("sparrow", 2.0)

@@ -117,6 +117,14 @@ SCRIPTS = {
         SET n = excluded.n + c(); FROM u; BEGIN; CREATE TABLE v (i INTEGER);
         INSERT INTO u SELECT 'y', count(*) FROM duckdb_tables(); INSERT INTO u VALUES ('x', 9)
         ON CONFLICT DO UPDATE SET n = excluded.n + c(); FROM u; ROLLBACK; FROM u""",
+    "what reads the catalog since it was defined": """
+        CREATE TABLE t AS SELECT 1 AS i; FROM t; CREATE VIEW a AS SELECT 'none' AS table_name;
+        CREATE VIEW b AS FROM a; CREATE OR REPLACE VIEW a AS SELECT table_name FROM duckdb_tables();
+        FROM b; SELECT table_name, i FROM b, t; INSERT INTO t SELECT 10 + count(*) FROM b; FROM t;
+        ALTER VIEW a RENAME TO c; FROM c; SELECT table_name, i FROM c, t;
+        CREATE MACRO m() AS 1; CREATE MACRO n() AS m() + 1;
+        CREATE OR REPLACE MACRO m() AS (SELECT count(*) FROM duckdb_tables()); SELECT n() AS n;
+        SELECT n() AS n, i FROM t; UPDATE t SET i = n() WHERE i = 1; FROM t""",
     "temporary tables of the catalog": """
         CREATE TABLE t AS SELECT i FROM range(4) r(i); a: CREATE TEMP TABLE e AS SELECT 1 AS i;
         a: SELECT table_name, i FROM duckdb_tables(), e; a: SELECT e.i FROM duckdb_tables(), e, t;

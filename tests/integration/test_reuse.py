@@ -204,10 +204,11 @@ def function(session: Session, _: Path) -> Iterator[Any]:
 
 def opening(session: Session, folder: Path) -> Iterator[Any]:
     def shifted(x: int) -> int:
-        return x + int(open("by").read())  # noqa: PTH123 - where it is, the folder says
+        with open("by") as by:  # noqa: PTH123 - where it is, the folder says
+            return x + int(by.read())
 
     for by in ("1", "2"):
-        (folder / by).mkdir()
+        (folder / by).mkdir(exist_ok=True)
         (folder / by / "by").write_text(by)
         with contextlib.chdir(folder / by):
             session.udf.register("shifted", shifted, "BIGINT", ["BIGINT"])

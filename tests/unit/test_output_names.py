@@ -377,7 +377,7 @@ INGREDIENTS: dict[str, Ingredient] = {
     "result of a function": _field("scalars", scalars=(_scalar(sees_nulls=True),)),
     "function over rows": _field(
         "function",
-        function=TaskFunction("map", _pickled(len), (("m", "BIGINT"),), only_returns=True),
+        function=TaskFunction("map", _pickled(_opening), (("m", "BIGINT"),), only_returns=True),
     ),
     "code": _function(
         lambda x: x + 1,
