@@ -380,8 +380,11 @@ class ScratchDatabase:
             with undone(self._con, [sql if drops else self._found(sql) for sql, drops in defined]):
                 self._is_undone = True
                 yield
-        except duckdb.Error as error:
-            raise _translated(error) from error
+        except BaseException as error:
+            self._keep_types()  # it may have ended the transaction before a block within could
+            if isinstance(error, duckdb.Error):
+                raise _translated(error) from error
+            raise
         finally:
             self._is_undone = False
 
@@ -1162,11 +1165,13 @@ class ScratchDatabase:
         try:
             yield
         finally:
-            self._keep_types()
+            # An error has ended the transaction around this block: `_undone` sees to it then.
+            with contextlib.suppress(duckdb.TransactionException):
+                self._keep_types()
 
     def _keep_types(self) -> None:
         """Have rows keep DuckDB's types."""
-        self._run("SET SESSION arrow_lossless_conversion = true")
+        self._con.execute("SET SESSION arrow_lossless_conversion = true")
 
     def _answer(self, sql: str) -> pa.Table:
         with stopped_by(self._con.interrupt):
