@@ -38,6 +38,7 @@ from minishark.worker.python_tasks import PythonTasks
 from minishark.worker.run_task import TaskRunner
 from minishark.worker.store import Store
 from minishark.worker.task_errors import TaskError
+from minishark.worker.user_modules import UserModules
 from sparrow_core import TaskFailure
 
 _JOBS_MAX = 256
@@ -74,6 +75,7 @@ class ExecutorRunner:
         self._programs = ProgramSlot(self._store, config, keys)
         self._jobs: dict[str, Job] = {}
         self._own_process = "own_process" in config
+        self._modules = UserModules()
         if self._own_process:
             confine(memory)
             PRINTS.install()
@@ -128,10 +130,14 @@ class ExecutorRunner:
             raise TaskFailure(str(error), encode(detail), retryable=retryable) from error
         finally:
             PRINTS.end()
+            self._modules.note()
 
     def _job(self, job_id: str, shared: bytes) -> Job:
         job = self._jobs.get(job_id)
         if job is None:
+            if self._own_process and self._modules.drop_changed():
+                self._calls.forget_code()
+                self._runner.forget_code()
             job = self._jobs[job_id] = decode_job(shared)
             if len(self._jobs) > _JOBS_MAX:
                 del self._jobs[next(iter(self._jobs))]

@@ -240,6 +240,11 @@ class PythonTasks:
         """Interrupt calls again that were given up and have not ended; whether there are any."""
         return self._limited.left_behind()
 
+    def forget_code(self) -> None:
+        """Unpickle functions and broadcast values again: modules of theirs have changed."""
+        self._functions.clear()
+        self.shared.clear()
+
     def forget_removed(self) -> None:
         """Free what was made of files that are removed by now."""
         self.shared.forget_removed()

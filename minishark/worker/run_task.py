@@ -233,6 +233,13 @@ class TaskRunner:
             self._end_log(run.log, stage, task)
             return _with_calls(outcome, run)
 
+    def forget_code(self) -> None:
+        """Unpickle functions again: modules of theirs have changed."""
+        with self._running:  # no task uses them
+            self._unpickled.cache_clear()
+            self._scalars.forget_code()
+            self._calls.close()
+
     def _unpickled_for(
         self, stage: StageTask, function: TaskFunction, task: TaskPayload
     ) -> tuple[functions.Function, CallRun | None]:

@@ -103,9 +103,13 @@ def uncalled(function: ScalarFunction, fn: Callable[..., Any]) -> Callable[..., 
 class Scalars:
     """The functions registered in a slot's DuckDB, and what they raised during the last task."""
 
-    _known: dict[str, ScalarFunction] = field(default_factory=dict)
+    _known: dict[str, ScalarFunction | None] = field(default_factory=dict)
     _raised: list[BaseException] = field(default_factory=list)
     _task: CurrentTask = field(default_factory=CurrentTask)
+
+    def forget_code(self) -> None:
+        """Unpickle all functions again: modules of theirs have changed."""
+        self._known = dict.fromkeys(self._known)
 
     def forget(self) -> None:
         """Forget all functions: DuckDB was restarted."""
@@ -139,7 +143,8 @@ class Scalars:
             fn = cloudpickle.loads(function.pickled)
         except Exception as error:
             raise FunctionFailedError.of(error) from error
-        if self._known.pop(function.name, None) is not None:
+        if function.name in self._known:
+            del self._known[function.name]
             con.remove_function(function.name)
         create_function(con, function, self._watched(callable_of(function, fn, self._task)))
         self._known[function.name] = function

@@ -182,6 +182,10 @@ class LoadedValues:
                     self._values.pop(oldest, None)
             return loaded
 
+    def clear(self) -> None:
+        """Drop all values."""
+        self._values.clear()
+
     def forget_removed(self) -> None:
         """Drop values whose files were removed: mapped, these take as much memory as before."""
         # Without the lock, which a slow load may hold: `pop` needs none.

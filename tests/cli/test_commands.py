@@ -376,6 +376,17 @@ def test_answers_go_to_a_file_in_its_format(
     assert "a\n1\n" == (tmp_path / "d").read_text()
 
 
+def test_a_table_of_ones_own_may_be_called_as_one_of_tpch(
+    tmp_path: Path, sessions: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever its columns are."""
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "orders.parquet")
+    (tmp_path / "part.csv").write_text("id\n2\n3\n")
+    data = ["--data", str(tmp_path / "orders.parquet"), "--data", str(tmp_path / "part.csv")]
+    assert 0 == run(["sql", "SELECT id FROM orders JOIN part USING (id)", *data, "-f", "csv"])
+    assert "id\n2\n" == capsys.readouterr().out
+
+
 def test_several_tables_are_named_by_data(
     tmp_path: Path, sessions: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

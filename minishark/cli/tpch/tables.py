@@ -68,7 +68,7 @@ def load_tables(
     # `partitions` is for the partitioned ones; None for the session's default.
     for name, path in tables.items():
         reporter.step(f"Loading {name}")
-        key = TABLES.get(name)
+        key = _key(name, path)
         session.create_table(
             name,
             path,
@@ -78,6 +78,19 @@ def load_tables(
             on_progress=reporter.progress,
             replace=replace,
         )
+
+
+def _key(name: str, path: str) -> str | None:
+    """The column by which a table is partitioned: users have other tables called orders, too."""
+    key = TABLES.get(name)
+    if key is None:
+        return None
+    try:
+        with duckdb.connect() as connection:
+            columns = connection.sql(f"FROM {quote_text(path)} LIMIT 0").columns
+    except duckdb.Error:  # loading it says what is wrong
+        return None
+    return key if key in columns else None
 
 
 def create_views(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str]) -> None:
