@@ -12,16 +12,7 @@ import sysconfig
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_OWN = frozenset(
-    [
-        "minishark",
-        "minishark_lab",
-        "minishark_platforms",
-        "sparrow_core",
-        "canary_core",
-        "machine_kit",
-    ]
-)
+_OWN = ("minishark", "sparrow_core", "canary_core", "machine_kit")  # how our packages begin
 _State = tuple[int, int]
 """The time of a file's last change, and its size."""
 
@@ -57,7 +48,7 @@ class UserModules:
                 and isinstance(file, str)
                 and file.endswith(".py")
                 and name != "__main__"
-                and name.partition(".")[0] not in _OWN
+                and not name.startswith(_OWN)
                 and not file.startswith(self._folders)
                 and (state := _state(file)) is not None
             ):
