@@ -57,6 +57,7 @@ _LOOK_S = 2.0
 _CALL_S = 1.0
 _CLOSE_S = 2.0
 _HOMES = 2
+_WRITING_S = 60.0  # for how long a file that grows no more may still be somebody's draft
 _SLOTS = "slots"  # what homes know the number of slots by; no output has such a name
 
 
@@ -173,13 +174,14 @@ class HeldOutputs:
         """Remove files that nobody reads, least recently used ones first, until the rest fits."""
         if size <= most:
             return
-        leased = self.leased
+        leased, young = self.leased, time.time() - _WRITING_S
         files = []
         with contextlib.suppress(OSError), os.scandir(root / FOLDER) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
                     state = entry.stat()
-                    if entry.name not in leased:
+                    is_written = entry.name.endswith(".tmp") and state.st_mtime > young
+                    if entry.name not in leased and not is_written:
                         files.append((state.st_mtime_ns, state.st_blocks * 512, entry.path))
         for _, taken, path in sorted(files):
             if size <= most:

@@ -59,14 +59,11 @@ class Definitions:
     # What the session's own definitions need, by their names in lower case.
     _held: dict[str, tuple[object, ...]] = field(default_factory=dict)
 
-    def define(
-        self, sql: str, *, own: bool = False, name: str = "", view: str = "", drops: bool = False
-    ) -> None:
+    def define(self, sql: str, *, own: bool = False, view: str = "", drops: bool = False) -> None:
         """Run a definition (of a view, macro, type ...), for all later statements.
 
         Args:
             sql: the statement.
-            name: what it is about.
             own: whether it counts for statements of this session only.
             view: the view that it creates, replaces or drops.
             drops: whether it drops something.
@@ -81,32 +78,37 @@ class Definitions:
                 with self.engine.writing:
                     self._define_in(open_, sql, own=own, view=view, drops=drops)
                 return
-            if scope.scratch.is_elsewhere:
-                self.elsewhere.execute(sql)
-                self._keep(sql, own=own, view=view)
-                return
-            if view and not drops and self._is_alone(view) and dropped_first(sql) is None:
-                scope.scratch.define(sql, alone=True)  # which says that there is one already
-                return
-            is_new = not scope.planning.has_view(view) or dropped_first(sql) is not None
-            if is_here and is_new:
-                self._define_alone(sql, own=own, view=view)
-                scope.scratch.note_catalog(name, reads=in_catalog)
-                return
-            scope.scratch.note_catalog(name, reads=False)
-            exists = view != "" and scope.planning.has_relation(view)
             try:
-                scope.planning.define(sql, own=own)
-            except QueryError as error:
-                # It may name what only the scratch database has: then it is defined there only.
-                if not scope.scratch.has_own or _says(error, _TAKEN):
-                    raise
-                self._define_alone(sql, own=own, view=view)
-                return
-            if exists and not drops and dropped_first(sql) is None:
-                return  # IF NOT EXISTS
-            self.views.pop(view.lower(), None)
-            self._publish(sql, own=own, view=view, drops=drops)
+                self._define_now(sql, own=own, view=view, drops=drops, is_here=is_here)
+            finally:
+                scope.scratch.note_catalog(reads=in_catalog)
+
+    def _define_now(self, sql: str, *, own: bool, view: str, drops: bool, is_here: bool) -> None:
+        scope = self.scope
+        if scope.scratch.is_elsewhere:
+            self.elsewhere.execute(sql)
+            self._keep(sql, own=own, view=view)
+            return
+        if view and not drops and self._is_alone(view) and dropped_first(sql) is None:
+            scope.scratch.define(sql, alone=True)  # which says that there is one already
+            return
+        is_new = not scope.planning.has_view(view) or dropped_first(sql) is not None
+        if is_here and is_new:
+            self._define_alone(sql, own=own, view=view)
+            return
+        exists = view != "" and scope.planning.has_relation(view)
+        try:
+            scope.planning.define(sql, own=own)
+        except QueryError as error:
+            # It may name what only the scratch database has: then it is defined there only.
+            if not scope.scratch.has_own or _says(error, _TAKEN):
+                raise
+            self._define_alone(sql, own=own, view=view)
+            return
+        if exists and not drops and dropped_first(sql) is None:
+            return  # IF NOT EXISTS
+        self.views.pop(view.lower(), None)
+        self._publish(sql, own=own, view=view, drops=drops)
 
     def _is_alone(self, view: str) -> bool:
         """Whether only the scratch database has a view of this name."""

@@ -151,7 +151,8 @@ class CallOutputs:
         with self._lock:
             for item in items:
                 reading = self._reading.get(item.file)
-                if reading is None:
+                if reading is None:  # of a call without a name
+                    self.reuse.remove([(item.file, node) for node in item.locations])
                     continue
                 reading.readers -= 1
                 if not reading.readers:

@@ -142,7 +142,7 @@ class Statements:
             case kinds.Definition(name=name, is_temporary=is_temporary, drops=drops):
                 own = is_temporary or (name != "" and runtime.planning.has_own(name))
                 view = name if statement.is_view else ""
-                runtime.definitions.define(sql, own=own, name=name, view=view, drops=drops)
+                runtime.definitions.define(sql, own=own, view=view, drops=drops)
             case kinds.Setting(is_reserved=True):
                 options = (option for word, option in _OPTIONS.items() if word in sql.lower())
                 option = next(options, "memory, nodes and more")

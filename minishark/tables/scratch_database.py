@@ -88,9 +88,10 @@ _LEADS_TO_MAIN = """
 _TABLES_IN = "SELECT lower(table_name) FROM duckdb_tables() WHERE lower(database_name) = lower($1)"
 _TEMPORARY = "SELECT lower(table_name) FROM duckdb_tables() WHERE database_name = 'temp'"
 _DEFINED = (
-    "SELECT view_name, coalesce(sql, '') FROM duckdb_views() WHERE NOT internal UNION ALL "
-    "SELECT function_name, macro_definition FROM duckdb_functions() WHERE NOT internal AND "
-    "contains(function_type, 'macro')"
+    "SELECT view_name, coalesce(sql, ''), temporary FROM duckdb_views() WHERE NOT internal "
+    "UNION ALL "
+    "SELECT function_name, macro_definition, database_name = 'temp' FROM duckdb_functions() "
+    "WHERE NOT internal AND contains(function_type, 'macro')"
 )
 # What must see other tables, or what Arrow does not have.
 _SEES_MORE = ("references", "generated", "collate")
@@ -235,6 +236,7 @@ class ScratchDatabase:
             self._con.execute(f"SET SESSION {name} = {value}")
         self.is_apart = is_apart
         self._ours = _SHARED if is_apart else _OURS
+        self._of_catalog: frozenset[str] = frozenset()  # own views and macros that read the catalog
         self._waiting = [*settings]  # own settings and definitions that were not made yet
         self._views: dict[str, str] = {}  # the last definition of each own one
         self._visible: set[str] = set()
@@ -331,25 +333,24 @@ class ScratchDatabase:
         with self._lock:
             return self._run(f"SELECT 1 FROM duckdb_views() WHERE {named}") != []
 
-    def note_catalog(self, name: str, *, reads: bool) -> None:
-        """Note whether a view or macro reads the catalog; if so, those that read it do, too."""
-        noted = self._shared.of_catalog - {name.lower()}
-        if reads:
-            with self._lock:
-                defined = self._run(_DEFINED)
-            more = frozenset((name.lower(),))
-            while not more <= noted:
-                noted |= more
-                more = frozenset(
-                    key.lower()
-                    for key, text in defined
-                    if reads_catalog(text) or mentioned(text, noted)
-                )
-        self._shared.of_catalog = noted
+    def note_catalog(self, *, reads: bool) -> None:
+        """Note which views and macros read the catalog, as one that `reads` it may be new."""
+        if not (reads or self._shared.of_catalog or self._of_catalog):
+            return
+        with self._lock:
+            self._replay()
+            defined = self._run(_DEFINED)
+        noted = frozenset[str]()
+        more = frozenset(name.lower() for name, text, _ in defined if reads_catalog(text))
+        while not more <= noted:
+            noted |= more
+            more = frozenset(name.lower() for name, text, _ in defined if mentioned(text, noted))
+        self._of_catalog = frozenset(n.lower() for n, _, own in defined if own) & noted
+        self._shared.of_catalog = frozenset(n.lower() for n, _, own in defined if not own) & noted
 
     def reads_catalog(self, sql: str) -> bool:
         """Whether a statement may read the catalog, or call a view or macro that does."""
-        views = self._shared.of_catalog
+        views = self._shared.of_catalog | self._of_catalog
         return reads_catalog(sql) or (bool(views) and mentioned(sql, views) != [])
 
     def is_alone(self, sql: str) -> bool:
@@ -832,7 +833,7 @@ class ScratchDatabase:
                 with contextlib.suppress(duckdb.Error):
                     read = {name.lower() for name in con.get_table_names(sql)}
                     return [name for name in names if name.lower() in read]
-            defined = [name for name, _ in con.execute(_DEFINED).fetchall()]
+            defined = [name for name, _, _ in con.execute(_DEFINED).fetchall()]
         text = " ".join((sql, *(self._views[name] for name in own)))
         is_known = not (self._uncommitted or mentioned(text, defined))
         if is_known and len(own) == len(mentioned(text, self._views)):

@@ -281,10 +281,12 @@ def test_an_empty_answer_is_right_in_every_form() -> None:
 
 
 def test_a_files_name_tells_its_format() -> None:
-    """What follows the last dot decides; csv where it says nothing."""
+    """What follows the last dot decides, csv where there is none; others are refused."""
     names = {"a.parquet": "parquet", "a.JSON": "json", "a.ndjson": "jsonlines", "a.md": "markdown",
-             "a": "csv", "a.txt": "csv"}  # fmt: skip
+             "a": "csv"}  # fmt: skip
     assert names == {name: format_of(Path(name)) for name in names}
+    with pytest.raises(OptionError, match=r"a\.txt names no format"):
+        format_of(Path("a.txt"))
 
 
 def test_an_executor_is_killed_only_where_there_is_one(

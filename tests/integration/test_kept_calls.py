@@ -98,9 +98,12 @@ def test_only_results_are_kept(session: Session, tmp_path: Path) -> None:
     assert ["0", "0", "1"] == sorted(Path(path).read_text().split())
 
     def dynamic(item: int) -> Any:
-        return eval(f"{item} + 1")
+        return eval(f"bytes({item})")
 
-    assert [2, 3] == list(session.map(dynamic, [1, 2], reuse=True))
+    for size in (1, 100_000):
+        assert [bytes(size)] == list(session.map(dynamic, [size], reuse=True))
+    folder = session._runtime.cluster.store().in_memory(session._runtime.engine.reuse.folder)
+    assert [] == [*folder.parent.parent.rglob("call-*")]
     assert any("dynamic returns is not kept" in each for each in session.warnings)
 
 

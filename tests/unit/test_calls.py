@@ -31,6 +31,7 @@ from minishark.worker.call_policy import (
 )
 from minishark.worker.call_shapes import Batches, Declared, EachRow, Shape
 from minishark.worker.calls import CallRun, CallSlot, MapCalls
+from minishark.worker.digest import rows_digest
 from minishark.worker.functions import FunctionFailedError
 from minishark.worker.protocol import TaskFunction
 
@@ -543,7 +544,7 @@ def test_rows_with_nulls_have_the_same_digest_whatever_is_below() -> None:
     """What stands where a value is NULL is no part of it."""
     valid = pa.py_buffer(b"\x05")
     found = [
-        module._digest(
+        rows_digest(
             pa.table({"a": pa.Array.from_buffers(pa.int64(), 3, [valid, _longs(1, below, 3)])})
         )
         for below in (2, 7)
