@@ -23,6 +23,7 @@ import pyarrow as pa
 from minishark.cluster import platforms
 from minishark.cluster.status import node_reports
 from minishark.cluster.wire import own_versions
+from minishark.compiler.sql.advice import NO_SHARED
 from minishark.dataframe import Cancellation, DataFrame
 from minishark.dataframe.applied import RowsOf
 from minishark.dataframe.frame import cached_frame
@@ -52,7 +53,7 @@ from minishark.sources.contract import Source
 from minishark.tables.cached import CachedRows, CachePlan
 from minishark.tables.memory_store import MemoryStore
 from minishark.tables.scratch_store import ScratchTables, TemporaryTables
-from minishark.tables.shared_store import NO_SHARED, SharedStore, shared_name
+from minishark.tables.shared_store import SharedStore, shared_name
 from minishark.tables.stores import GivenRows, SelectedRows, StoreContext, Stores, TableStore
 from minishark.tasks.items import Items
 from minishark.tasks.verbs import Calls

@@ -31,10 +31,6 @@ from minishark.tables.warehouse.names import (
 )
 
 _TEXTS_MAX = 256  # queries of which is known where they name tables
-NO_SHARED = (
-    "A session's own cluster ends with it, and so do its tables: start a cluster (`minishark "
-    "cluster start`), connect to it, and create shared tables there."
-)
 
 
 def shared_name(name: str) -> str:

@@ -17,6 +17,7 @@ import stat
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, TypeVar
 
 import duckdb
@@ -38,6 +39,7 @@ from minishark.compiler.sql.lower import lower_plan
 from minishark.compiler.sql.miniature import Miniatures
 from minishark.compiler.sql.plan_json import PlanNotLowered
 from minishark.compiler.sql.statements import ParsedStatement, parse_statements
+from minishark.compiler.sql.times import ToldTime, tells_time
 from minishark.compiler.sql.tokens import (
     find_calls,
     mentioned,
@@ -78,12 +80,6 @@ _SERIALIZE = (
     "skip_default := true)"
 )
 _TEXT_OR_NAN = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NAN|nan)\b')
-# Their values become constants of a plan, which must not be reused.
-_TELLS_TIME = re.compile(
-    r"\b(?:now|today|age|current_\w+|get_current_\w+|localtime|localtimestamp|"
-    r"transaction_timestamp|txid_current)\b",
-    re.IGNORECASE,
-)
 # Evaluated twice, these give other values: functions, samples, and what the order of rows decides,
 # which there may be none of, or ties in.
 _VOLATILE = re.compile(
@@ -261,10 +257,12 @@ class PlanningDatabase:
         *,
         beside: PlanningDatabase | None = None,
         settings: Sequence[str] = (),
+        began: Callable[[], datetime | None] = lambda: None,
     ) -> None:
         """A new database with a configuration; or a connection beside another one.
 
-        It begins with these settings, and shares what was planned as long as it has none.
+        It begins with these settings, and shares what was planned as long as it has none. `began`
+        tells when the transaction did that statements are part of, if they are of one.
         """
         if beside is None:
             self._shared = _Shared()
@@ -277,6 +275,7 @@ class PlanningDatabase:
             self._con = beside.connection()
             self._lock = beside._lock.shared_by(self._con)  # noqa: SLF001
         _configure(self._con)
+        self._time = ToldTime(self._con, began)
         self._known = self._shared.remembered
         self._uncommitted: _Uncommitted | None = None
         self._began: _Began | None = None
@@ -288,6 +287,11 @@ class PlanningDatabase:
     def close(self) -> None:
         with self._lock:
             self._con.close()
+
+    @property
+    def time_definitions(self) -> tuple[str, ...]:
+        """What has executors tell the time that its statements do, in a transaction."""
+        return self._time.definitions
 
     @property
     def volatile(self) -> frozenset[str]:
@@ -561,6 +565,7 @@ class PlanningDatabase:
     def constants(self, texts: Sequence[str]) -> list[Any]:
         """The values of constant expressions; a QueryError for any other."""
         with self._lock, _query_errors():
+            self._time.tell(needed=any(map(self.tells_time, texts)))
             return [self._con.execute(f"SELECT {text}").fetchall()[0][0] for text in texts]
 
     def check(self, test: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
@@ -613,7 +618,7 @@ class PlanningDatabase:
         shared = self._shared
         shared.has_macros = shared.has_macros or _MACRO.search(sql) is not None
         shared.has_views = shared.has_views or _VIEW.search(sql) is not None
-        shared.defines_time = shared.defines_time or _TELLS_TIME.search(sql) is not None
+        shared.defines_time = shared.defines_time or tells_time(sql)
         shared.defines_volatile = shared.defines_volatile or self._shows_volatile(sql)
 
     def change_setting(self, sql: str) -> None:
@@ -727,7 +732,7 @@ class PlanningDatabase:
 
     def tells_time(self, sql: str) -> bool:
         """Whether a plan must not be reused, as the statement may depend on time or state."""
-        if _TELLS_TIME.search(sql) is not None:
+        if tells_time(sql):
             return True
         return self._shared.defines_time and self._names_definition(sql)
 
@@ -757,8 +762,10 @@ class PlanningDatabase:
             key = (bound, self._shared.miniatures.version)  # files may have other columns by now
             plan = self._remembered.plans.get(key)
             if plan is None:
+                tells = self.tells_time(bound.sql)
+                self._time.tell(needed=tells)
                 plan = self._plan(bound)
-                if not self.tells_time(bound.sql):
+                if not tells:
                     _remember(self._remembered.plans, key, plan)
             return plan
 

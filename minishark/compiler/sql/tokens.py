@@ -176,10 +176,9 @@ def name_at(tokens: Sequence[Token], at: int) -> Name | None:
     return Name(tokens[at].first, tokens[after - 1].last, (*path,), at, after) if path else None
 
 
-def without_qualifier(sql: str, qualifier: str, names: AbstractSet[str]) -> str:
-    """A text in which names, in lower case, stand without this qualifier's first part."""
-    key = tuple(qualifier.split("."))
-    if len(mentioned(sql, key)) < len(key):
+def without_database(sql: str, database: str, names: AbstractSet[str]) -> str:
+    """A text in which names of a database's schema main, in lower case, stand without it."""
+    if not mentioned(sql, (database,)):
         return sql
     tokens = sql_tokens(sql)
     return edited(
@@ -187,7 +186,8 @@ def without_qualifier(sql: str, qualifier: str, names: AbstractSet[str]) -> str:
         (
             Edit(name.first, tokens[name.at + 2].first, "")
             for name in names_in(tokens)
-            if name.key[:2] == key and not names.isdisjoint(name.key[2:3])
+            if name.key[:1] == (database,)
+            and not names.isdisjoint(name.key[2 if name.key[1:2] == ("main",) else 1 :][:1])
         ),
     )
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 from msgspec import structs
 
 from minishark.compiler.sql import statements as kinds
-from minishark.compiler.sql.change_queries import at_moment
 from minishark.compiler.sql.changes import NewTable, parse_change
+from minishark.compiler.sql.times import at_moment
 from minishark.compiler.sql.tokens import Edit, edited
 from minishark.errors import AlreadyExistsError, CatalogError, MinisharkError, UnsupportedError
 from minishark.model.expressions import quote, quote_text
@@ -184,7 +184,8 @@ class Warehouse(TableStore):
             case kinds.AlterTable(sql=sql):
                 self._alter(sql, name)
             case kinds.ChangeRows(sql=sql):
-                return self._change(at_moment(sql, datetime.now(UTC)), name)
+                now = self.context.transaction.began or datetime.now(UTC)
+                return self._change(at_moment(sql, now), name)
             case _:
                 raise UnsupportedError(f"Write INSERT INTO {name} FROM 'file' instead of COPY.")
         return counted(0)
