@@ -38,7 +38,7 @@ from minishark.model.catalog import Catalog, Partition
 from minishark.model.expressions import Schema, quote_text
 from minishark.query.answers import differences, output_order
 from minishark.query.metrics import Answer, QueryMetrics
-from minishark.query.planner import QueryPlanner, TablesPromisedError
+from minishark.query.planner import QueryPlan, QueryPlanner, TablesPromisedError
 from minishark.query.report import explain_text, metrics_text
 from minishark.query.reused import reuse_text
 from minishark.query.sinks import ApplyFunction, CollectRows, HandOver, Layout, Sink, StreamRows
@@ -266,10 +266,7 @@ class Runtime:
         with self._asked():
             if mode == "analyze":
                 return metrics_text(self._run(sql, CollectRows(), explained=True)[1])
-            on_hosts = self.engine.on_hosts
-            plan = self.planner.describe(sql, on_hosts=on_hosts)
-            threads = self.engine.threads(queries=1, on_hosts=on_hosts)
-            text = explain_text(plan, mode, threads=threads)
+            plan, text = described(self.engine, self.planner, sql, mode)
             if self.engine.reuse is None or mode not in ("stages", "all"):
                 return text
             environment = self.engine.limited_environment(self.scope)
@@ -364,6 +361,13 @@ class Runtime:
                     return plan.stages[-1].tasks
 
 
+def described(engine: Engine, planner: QueryPlanner, sql: str, mode: str) -> tuple[QueryPlan, str]:
+    """The plan of a query, and as text."""
+    on_hosts = engine.on_hosts
+    plan = planner.describe(sql, on_hosts=on_hosts)
+    return plan, explain_text(plan, mode, threads=engine.threads(queries=1, on_hosts=on_hosts))
+
+
 def _context(engine: Engine, scope: Scope) -> StoreContext:
     """What stores are told of a session."""
 
@@ -371,6 +375,10 @@ def _context(engine: Engine, scope: Scope) -> StoreContext:
         sql: str, sink: Sink[Result], /, *, catalog: Catalog | None = None, told: str = ""
     ) -> Result:
         return engine.run(sql, sink, scope, catalog=catalog, told=told)[0]
+
+    def explain(sql: str, catalog: Catalog | None) -> str:
+        planner = scope.planner if catalog is None else scope.planner.seeing(catalog)
+        return described(engine, planner, sql, "stages")[1]
 
     return StoreContext(
         tables=engine.tables,
@@ -383,6 +391,7 @@ def _context(engine: Engine, scope: Scope) -> StoreContext:
         writing=engine.writing,
         loading=engine.loading,
         run=run,
+        explain=explain,
         bind=lambda sql: scope.planner.bind(sql).schema,
         up_to_date=partial(engine.up_to_date, scope),
         check_open=partial(engine.check_open, scope),

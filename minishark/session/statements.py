@@ -91,6 +91,10 @@ class Statements:
         runtime = self.runtime
         if not isinstance(statement, kinds.Transaction):
             runtime.scope.transaction.check()
+        if isinstance(statement, kinds.ExplainChange):
+            with runtime.up_to_date():
+                told = runtime.stores.explain(statement.statement)
+            return local_frame(runtime, pa.table({"explain_value": [told]}))
         answered = runtime.stores.run(statement)
         if isinstance(answered, pa.Table):
             return local_frame(runtime, answered)
@@ -111,7 +115,7 @@ class Statements:
                 answer = counted(0)
             case kinds.Vacuum() | kinds.CacheTable():
                 raise UnsupportedError(_WAREHOUSE)
-            case kinds.Show() | kinds.Write() | kinds.FrontEndCommand():
+            case kinds.Show() | kinds.Write() | kinds.FrontEndCommand() | kinds.ExplainChange():
                 message = "the last store takes all of them"
                 raise AssertionError(message)
             case _:

@@ -50,6 +50,12 @@ class Explain(_Statement, frozen=True):
     analyze: bool
 
 
+class ExplainChange(_Statement, frozen=True):
+    """Describes how a statement would run that changes rows, or creates a table of a query."""
+
+    statement: ChangeRows | CreateTableAs
+
+
 class Show(_Statement, frozen=True):
     """Answered from the catalog: SHOW and DESCRIBE, or else PRAGMA, CALL, catalog tables."""
 
@@ -397,6 +403,8 @@ def rewritten(statement: ParsedStatement, sql: str) -> ParsedStatement:
             return structs.replace(statement, sql=sql)
         case Show():
             return structs.replace(statement, sql=sql, query=_described(Cursor(sql)))
+        case ExplainChange(statement=inner):
+            return structs.replace(statement, sql=sql, statement=rewritten(inner, sql))
     cursor = Cursor(sql)
     first = cursor.take()
     classify = _BY_FIRST_WORD.get(first)
@@ -459,8 +467,13 @@ def _explain(con: duckdb.DuckDBPyConnection, cursor: Cursor) -> ParsedStatement:
     if cursor.next.startswith("("):
         raise UnsupportedError("Write EXPLAIN or EXPLAIN ANALYZE without options in parentheses.")
     (inner,) = parse_statements(con, cursor.rest)
+    if isinstance(inner, ChangeRows | CreateTableAs) and not analyze:
+        return ExplainChange(inner.sql, inner)
     if not isinstance(inner, Query):
-        raise UnsupportedError("EXPLAIN shows how queries run; this is none.")
+        raise UnsupportedError(
+            "EXPLAIN shows how queries, changes of rows and CREATE TABLE AS run; EXPLAIN ANALYZE, "
+            "how queries have run."
+        )
     return Explain(inner.sql, analyze)
 
 

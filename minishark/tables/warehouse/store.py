@@ -27,7 +27,14 @@ from minishark.tables.changes import Changes, NotHereError
 from minishark.tables.memory_store import MemoryStore
 from minishark.tables.scratch_store import ScratchTables
 from minishark.tables.store import table_schema
-from minishark.tables.stores import GivenRows, SelectedRows, StoreContext, TableStore, counted
+from minishark.tables.stores import (
+    Explained,
+    GivenRows,
+    SelectedRows,
+    StoreContext,
+    TableStore,
+    counted,
+)
 from minishark.tables.warehouse import ddl
 from minishark.tables.warehouse.changed_table import WarehouseTable
 from minishark.tables.warehouse.contract import (
@@ -273,17 +280,47 @@ class Warehouse(TableStore):
         assert parsed is not None, "it is one of these"
         with self._changed(name) as change, context.up_to_date():
             table = self._table(name, change)
-            changes = Changes(
-                planning=context.planning,
-                scratch=context.scratch,
-                run=table.run,
-                bind=table.bind,
-                searching=context.searching,
-            )
             try:
-                return changes.apply(sql, parsed, table)
+                return self._changes(table).apply(sql, parsed, table)
             except NotHereError as error:
                 raise error.error from error
+
+    def _changes(self, table: WarehouseTable) -> Changes:
+        context = self.context
+        return Changes(
+            planning=context.planning,
+            scratch=context.scratch,
+            run=table.run,
+            bind=table.bind,
+            searching=context.searching,
+        )
+
+    def explain(self, statement: Explained) -> str | kinds.ParsedStatement:
+        path, context = () if statement.target is None else statement.target.path, self.context
+        if isinstance(statement, kinds.CreateTableAs):
+            full_name = None if statement.is_temporary else self.tables.resolved(path)
+            if full_name is None:
+                return self._handed_on(statement)
+            stages = context.explain(self.tables.renamed(statement.query), None)
+            return f"Concerns {full_name} in the warehouse. Tasks store the rows.\n{stages}"
+        name = self._found(path, missing_ok=False)
+        if name is None:
+            return self._handed_on(statement)
+        sql = at_moment(statement.sql, context.transaction.began or datetime.now(UTC))
+        parsed, open_ = parse_change(sql), self.tables.transaction
+        assert parsed is not None, "it is one of these"
+        change = None if open_ is None or open_.name != name else open_.change
+        table = self._table(name, change or self.catalog.change(name))
+        try:
+            told = self._changes(table).explain(
+                sql,
+                parsed,
+                table,
+                lambda query, catalog: context.explain(table.renamed(query), catalog),
+            )
+        except NotHereError as error:
+            raise error.error from error
+        return f"Concerns {name} in the warehouse. {told}"
 
     def _table(self, name: TableName, change: TableChange) -> WarehouseTable:
         return WarehouseTable(name, change, self.context, self.tables.registered)
