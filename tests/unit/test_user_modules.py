@@ -21,7 +21,7 @@ def test_the_users_modules_are_told_from_others_whatever_their_names(
     """Those that begin like a package of ours are imported again, and are told by their source."""
     monkeypatch.syspath_prepend(tmp_path)
     path = tmp_path / "minishark_report.py"
-    digests = []
+    before, digests = dict(sys.modules), []
     for rate in (2, 30):
         path.write_text(f"RATE = {rate}\n")
         module = importlib.import_module("minishark_report")
@@ -34,4 +34,5 @@ def test_the_users_modules_are_told_from_others_whatever_their_names(
         assert modules.drop_changed()
         assert "minishark_report" not in sys.modules
         assert others == {name: sys.modules[name] for name in OTHERS}
+        sys.modules.update(before)  # tests' modules are the user's, too
     assert digests[0] != digests[1]
