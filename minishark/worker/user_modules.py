@@ -14,13 +14,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-# fmt: off
-_OWN = frozenset([
-    "minishark", "sparrow_core", "canary_core", "machine_kit", "minishark_lab",
-    "minishark_platforms",
-])
-# fmt: on
-"""The packages of minishark's distribution, which have its version."""
+_OWN = frozenset(["minishark", "sparrow_core", "canary_core", "machine_kit"])
+"""The packages of minishark, which have its version."""
 
 _State = tuple[int, int]
 """The time of a file's last change, and its size."""

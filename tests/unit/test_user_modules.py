@@ -12,7 +12,7 @@ import pytest
 from minishark.query.digests import digest
 from minishark.worker.user_modules import UserModules
 
-OTHERS = ("minishark_lab", "machine_kit", "canary_core", "json", "numpy")
+OTHERS = ("machine_kit", "canary_core", "json", "numpy")
 
 
 def test_the_users_modules_are_told_from_others_whatever_their_names(
