@@ -303,7 +303,11 @@ _CHANGES = {
     ],
     "of_a_list": ["LISTED[0] = 2", "LISTED = [3]"],
     "of_a_module": ["Path(edited.__file__).write_text('RATE = 30')"],
-    "of_a_closure": ["assign(2)", "assign([2])", "of_a_closure.__closure__[0].cell_contents[0] = 3"],
+    "of_a_closure": [
+        "assign(2)",
+        "assign([2])",
+        "of_a_closure.__closure__[0].cell_contents[0] = 3",
+    ],
 }
 
 
