@@ -53,9 +53,9 @@ from minishark.tasks.call import Call, CallOptions, Receiver, Sent
 from minishark.tasks.callbacks import Callbacks
 from minishark.tasks.files import Files
 from minishark.tasks.functions import Function, Functions
-from minishark.worker.keeping import keeping
 from minishark.tasks.kept import KeptCalls, Naming
 from minishark.tasks.nested_calls import NestedCalls
+from minishark.worker.keeping import keeping
 from minishark.worker.protocol import (
     FileSlice,
     ProblemDetail,
