@@ -189,6 +189,7 @@ class _Digester:
     def _function(self, function: Any) -> None:
         if self._is_of_package(function):
             return
+        self._note_module(function)
         self._put("function")
         self._code(function.__code__)
         self._defaults(function)
@@ -278,6 +279,7 @@ class _Digester:
     def _class(self, class_: Any) -> None:
         if self._is_of_package(class_):
             return
+        self._note_module(class_)
         self._put("class", class_.__qualname__.encode())
         self.add(type(class_))
         self._tuple(class_.__bases__)
@@ -288,6 +290,10 @@ class _Digester:
 
     # Modules
 
+    def _note_module(self, thing: Any) -> None:
+        if thing.__module__ != "__main__":  # else it is pickled by value
+            self._reach.may_change = True
+
     def _a_module(self, module: Any) -> None:
         self._module(module.__name__)
 
@@ -297,6 +303,7 @@ class _Digester:
         if package is not None:
             self._put("package", f"{name} of {package}".encode())
             return
+        self._reach.may_change = True
         self._put("module", "".join(_sources(name)).encode())
 
     # All else
