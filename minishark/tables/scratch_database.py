@@ -1021,7 +1021,7 @@ class ScratchDatabase:
     def _tell_time(self, *texts: str) -> None:
         """Before a statement, of these texts, that may tell the time."""
         if not self._is_undone:
-            self._time.tell(needed=self._shared.has_definitions or any(map(tells_time, texts)))
+            self._time.tell(lambda: self._shared.has_definitions or any(map(tells_time, texts)))
 
     @contextlib.contextmanager
     def _copied(self, names: Iterable[str]) -> Iterator[None]:
@@ -1241,12 +1241,12 @@ class ScratchDatabase:
         """The rows of a statement, whose columns are called as it says."""
         # A relation needs no copy of its rows, but counts up the names of columns that are equal;
         # then it has run all the same, so that nothing must be changed by that.
-        (first, *others) = self._con.extract_statements(sql)
-        is_query = not others and first.type == duckdb.StatementType.SELECT
-        if is_query and not mentioned(sql, _CHANGES):
-            relation = self._con.sql(first)
-            if not any(map(_COUNTED_UP.search, relation.columns)):
-                return _typed(relation.to_arrow_table(), relation.types)
+        if not mentioned(sql, _CHANGES):
+            (first, *others) = self._con.extract_statements(sql)
+            if not others and first.type == duckdb.StatementType.SELECT:
+                relation = self._con.sql(first)
+                if not any(map(_COUNTED_UP.search, relation.columns)):
+                    return _typed(relation.to_arrow_table(), relation.types)
         answer = self._con.execute(sql)
         types = [column[1] for column in answer.description or ()]
         return _typed(answer.to_arrow_table(), types)

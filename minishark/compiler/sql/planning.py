@@ -108,6 +108,7 @@ _NAMES_FILES = re.compile(
     r"|\b\w*(?:read|scan|sniff|metadata)\w*\s*\(([^()]*)",
     re.IGNORECASE,
 )
+_OF_FILES = ("from", "join", "read", "scan", "sniff", "metadata")
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 _INTERNAL = re.compile(
     r'\nDid you mean "(?:_minishark|pg_|pragma_|duckdb_|sqlite_|information_schema)[^\n]*'
@@ -142,6 +143,7 @@ class _Views:
 
     version: int  # of the definitions
     all: Mapping[str, View]
+    own: frozenset[str]  # the temporary ones
     over_files: Mapping[str, View]
 
 
@@ -500,8 +502,7 @@ class PlanningDatabase:
 
     def has_own(self, name: str) -> bool:
         """Whether a temporary view or macro of this connection has that name."""
-        query = "SELECT 1 FROM duckdb_views() WHERE temporary AND NOT internal"
-        if self._text(f"{query} AND lower(view_name) = lower($1)", name):
+        if self._shared.has_views and name.lower() in self._views().own:
             return True
         if not self._shared.has_macros:  # DuckDB takes long to list all functions
             return False
@@ -527,7 +528,8 @@ class PlanningDatabase:
             version, views = self._shared.definitions, self._remembered.views
             if views is None or views.version != version:
                 named = {view.name.lower(): view for view in map(view_of, self._text(_VIEWS))}
-                views = self._remembered.views = _Views(version, named, over_files(named))
+                own = frozenset(name for name, view in named.items() if view.is_temporary)
+                views = self._remembered.views = _Views(version, named, own, over_files(named))
             return views
 
     def has_function(self, name: str) -> bool:
@@ -565,7 +567,7 @@ class PlanningDatabase:
     def constants(self, texts: Sequence[str]) -> list[Any]:
         """The values of constant expressions; a QueryError for any other."""
         with self._lock, _query_errors():
-            self._time.tell(needed=any(map(self.tells_time, texts)))
+            self._time.tell(lambda: any(map(self.tells_time, texts)))
             return [self._con.execute(f"SELECT {text}").fetchall()[0][0] for text in texts]
 
     def check(self, test: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
@@ -763,7 +765,7 @@ class PlanningDatabase:
             plan = self._remembered.plans.get(key)
             if plan is None:
                 tells = self.tells_time(bound.sql)
-                self._time.tell(needed=tells)
+                self._time.tell(lambda: tells)
                 plan = self._plan(bound)
                 if not tells:
                     _remember(self._remembered.plans, key, plan)
@@ -875,6 +877,9 @@ def _check_files(sql: str) -> None:
     Raises:
         DataError: the statement names one to be read.
     """
+    text = sql.lower()
+    if not any(word in text for word in _OF_FILES):
+        return  # to look for them in a long text takes longer than to parse it
     for named in _NAMES_FILES.finditer(sql):
         for quoted in _QUOTED.findall(named[1] or named[2] or ""):
             path = quoted[1:-1]

@@ -89,14 +89,14 @@ class ToldTime:
     definitions: tuple[str, ...] = ()
     _told: datetime | None = field(default=None)
 
-    def tell(self, *, needed: bool) -> None:
+    def tell(self, needed: Callable[[], bool]) -> None:
         """Before a statement, outside of DuckDB's transactions; `needed` if it may tell the time.
 
         It takes milliseconds, so only such statements have it done, and the first after the end of
         the transaction that is no longer to be told of.
         """
         began = self.began()
-        if began == self._told or (began is not None and not needed):
+        if began == self._told or (began is not None and not needed()):
             return
         if began is None:
             statements = [f"DROP MACRO temp.main.{name}" for name in _FUNCTIONS]

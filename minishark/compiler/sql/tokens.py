@@ -195,12 +195,12 @@ def without_database(sql: str, database: str, names: AbstractSet[str]) -> str:
 def mentioned(sql: str, names: Iterable[str]) -> list[str]:
     """The names that a text has in it as words: of tables, columns, or in texts and comments."""
     text = sql.lower()
-    words, quoted = {*_WORD.findall(text)}, text.replace('""', '"')
-
-    def is_in(name: str) -> bool:
-        return name in words or (name in quoted and _WORD.fullmatch(name) is None)
-
-    return [name for name in names if is_in(name.lower())]
+    quoted = text.replace('""', '"')
+    there = [name for name in names if name.lower() in quoted]  # perhaps as parts of words
+    words = {*_WORD.findall(text)} if there else ()
+    return [
+        name for name in there if name.lower() in words or _WORD.fullmatch(name.lower()) is None
+    ]
 
 
 class Cursor:
@@ -368,7 +368,7 @@ class Call(NamedTuple):
 
 def find_calls(sql: str, functions: Collection[str]) -> Iterator[Call]:
     """The calls of functions, whose names are in lower case, that are not inside each other."""
-    tokens, at = sql_tokens(sql), 0
+    tokens, at = sql_tokens(sql) if mentioned(sql, functions) else [], 0
     while at + 1 < len(tokens):
         name, bracket = tokens[at : at + 2]
         at += 1
