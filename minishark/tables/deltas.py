@@ -311,7 +311,7 @@ class DeltaWriter:
             parts = [_plain(store.read((item,))) for item in merged]
             rows = pa.concat_tables([*parts, _plain(rows).cast(parts[0].schema)])
         encoded = self._encoded(table.folder, rows, first, store)
-        delta, held = self._written(table, partition.locations, encoded, store)
+        delta, held = self._written(table.folder, partition.locations, encoded, store)
         if not held:  # else nobody would be known to have the partition's own file
             message = f"no node of partition {partition.index} answers"
             raise InputMissingError(message, (first,), is_silent=True)
@@ -336,15 +336,33 @@ class DeltaWriter:
             for delta, item in zip(old.deltas, partition_slices(old)[1:], strict=True):
                 stored = FileSlice(item.file, item.locations)
                 rows = self._encoded(table.folder, store.read((stored,)), _first(new), store)
-                copy, nodes = self._written(table, nodes, rows, store)
+                copy, nodes = self._written(table.folder, nodes, rows, store)
                 deltas.append(dataclasses.replace(copy, rows=delta.rows, deleted=delta.deleted))
         return dataclasses.replace(new, deltas=tuple(deltas), locations=nodes)
 
     def _new_partition(self, table: Table, index: int, rows: pa.Table, store: Store) -> Partition:
         slices = partition_slices(table.partitions[-1])
         encoded = self._encoded(table.folder, rows, slices[0], store)
-        nodes = replica_locations(self.cluster.nodes, index, table.replicas)
-        delta, held = self._written(table, nodes, encoded, store)
+        return self._partition(table.folder, index, encoded, table.replicas, store)
+
+    def stored(self, folder: str, rows: pa.Table, replicas: int) -> Partition:
+        """The only partition of a new table, in a folder that exists.
+
+        Raises:
+            ResourceError: neither memory nor disk has room for it.
+        """
+        try:
+            return self._partition(folder, 0, rows, replicas, self.cluster.store())
+        except OSError as error:
+            if error.errno in FULL:
+                raise ResourceError(disk_full(error)) from error
+            raise
+
+    def _partition(
+        self, folder: str, index: int, rows: pa.Table, replicas: int, store: Store
+    ) -> Partition:
+        nodes = replica_locations(self.cluster.nodes, index, replicas)
+        delta, held = self._written(folder, nodes, rows, store)
         return Partition(
             index=index,
             file=delta.file,
@@ -354,11 +372,11 @@ class DeltaWriter:
         )
 
     def _written(
-        self, table: Table, nodes: Sequence[str], rows: pa.Table, store: Store
+        self, folder: str, nodes: Sequence[str], rows: pa.Table, store: Store
     ) -> tuple[Delta, tuple[str, ...]]:
         """Rows stored on nodes, and which of these have them."""
         # Several sessions may write into the folder of a table that belongs to the cluster.
-        file = f"{table.folder}/delta-{self.cluster.store_name}-{next(self._numbers)}.arrow"
+        file = f"{folder}/delta-{self.cluster.store_name}-{next(self._numbers)}.arrow"
         batches = rows.combine_chunks().to_batches(BATCH_ROWS)
         stored = store.write(file, rows.schema, [batches])
         # Also those that drain: they may be the only ones that have the partition's other files.
