@@ -71,7 +71,7 @@ def _left_to_duckdb() -> Iterator[None]:
 
 
 ON_ALL_ROWS = "The session's own DuckDB runs it, on all rows of the tables that it names."
-_ADDED = "The session's own DuckDB makes the rows, of no table's; they are added to the table."
+_ADDED = "The session's own DuckDB makes the rows, which are added to the table."
 _QUERIED = (
     "This query gives rows; tasks store them if they are many, and else the front end adds them. "
     "Queries find out whether they meet the constraints, if there are some."
@@ -112,7 +112,12 @@ class Changes:
         Raises:
             NotHereError: as `apply`, as far as that is known before it runs.
         """
+        if isinstance(change, Insert):
+            is_alone = not change.may_read
+        else:
+            is_alone = not queries.reads_others(change)
         self._check(sql, change)
+        self.scratch.check(table.in_scratch(sql), table.shell, is_alone=is_alone)
         if isinstance(change, Insert):
             if self._reads_nothing(sql, change, table):
                 return _ADDED
@@ -130,7 +135,7 @@ class Changes:
             is_done = isinstance(change, Delete) and not change.returning
             if not is_last and self._searchable_here(change, table) is not None:
                 return _SEARCHED_HERE if is_done else f"{_SEARCHED_HERE} {_IN_SHELL}"
-            with table.numbered(is_alone=not queries.reads_others(change)) as rows:
+            with table.numbered(is_alone=is_alone) as rows:
                 patched = target if is_patch else None
                 query, _ = self._patch_query(change, table, patched, rows)
                 how = _PATCHED if is_patch else f"{_SEARCHED} {_IN_SHELL}"
@@ -459,9 +464,7 @@ class Changes:
 
 def _empties(change: Changed) -> bool:
     """Whether it deletes all rows, and says no more."""
-    return isinstance(change, Delete) and not (
-        change.returning or change.condition or change.using
-    )
+    return isinstance(change, Delete) and not (change.returning or change.condition or change.using)
 
 
 def _target(table: ChangedTable[Any]) -> queries.Target:

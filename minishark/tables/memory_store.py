@@ -269,11 +269,12 @@ class MemoryStore(TableStore):
             return statement
         if len(target.path) == 1 and not self._is_main(statement):
             return statement
-        what = f"{target.name.removeprefix(PREFIX)}, a {'shared' * is_shared(target.name)} table"
-        begin = f"Concerns {what.replace('  ', ' ')} in memory."
+        name = target.name.removeprefix(PREFIX)
+        begin = f"Concerns {name}, a {'shared ' * is_shared(target.name)}table in memory."
         if isinstance(statement, CreateTableAs):
             is_here = context.scratch.reads_catalog(statement.sql)
             if is_here or not self._can_create(target.name, statement):
+                context.scratch.explain(statement.sql, analyze=False)  # says what is wrong with it
                 return f"{begin} {ON_ALL_ROWS}"
             bound = context.planning.bind(statement.query).schema
             stages = context.explain(as_stored(statement.query, bound), None)
@@ -281,7 +282,7 @@ class MemoryStore(TableStore):
         table = self._stored(target.name)
         is_here = context.scratch.is_alone(statement.sql)
         if statement.change is None or table is None or is_here:
-            context.scratch.explain(statement.sql, analyze=False)  # says what is wrong with it
+            context.scratch.explain(statement.sql, analyze=False)
             return f"{begin} {ON_ALL_ROWS}"
         changed = MemoryTable(table, context, self._open)
         try:
@@ -289,7 +290,6 @@ class MemoryStore(TableStore):
                 statement.sql, statement.change, changed, context.explain
             )
         except NotHereError as error:
-            context.scratch.explain(statement.sql, analyze=False)
             told = f"{ON_ALL_ROWS} {error}"
         return f"{begin} {told}"
 

@@ -499,7 +499,7 @@ class ScratchDatabase:
         """Raise what is wrong with a statement on a table like this, without running it."""
         seen = contextlib.nullcontext() if is_alone else self._shows(sql, named_only=True)
         with self._lock, seen, self._made(sql, shell):
-            self._run(f"EXPLAIN {sql}")
+            self._run(f"EXPLAIN {self._found(sql)}")
 
     @contextlib.contextmanager
     def _made(self, sql: str, shell: Shell, rows: Mapping[str, pa.Table] = {}) -> Iterator[None]:
@@ -891,6 +891,16 @@ class ScratchDatabase:
         word = "EXPLAIN ANALYZE" if analyze else "EXPLAIN"
         with self._lock, self._shows(sql):
             return "\n".join(text for _, text in self._run(f"{word} {self._found(sql)}"))
+
+    def can_prepare(self, sql: str) -> bool:
+        """Whether a query with parameters has names and types that are known here."""
+        with self._lock, self._shows(sql):
+            try:
+                self._con.execute(f"PREPARE checked AS {self._found(sql)}")
+            except duckdb.Error:
+                return False
+            self._con.execute("DEALLOCATE checked")
+            return True
 
     def put(self, name: str, columns: Iterable[tuple[str, str]], rows: pa.Table) -> None:
         """Create or replace a table with columns of these types."""

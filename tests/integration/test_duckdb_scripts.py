@@ -263,6 +263,14 @@ SCRIPTS = {
         FROM (VALUES ('2024-01-01 03:00:00+00'::TIMESTAMPTZ), ('2024-01-01 06:00:00+00')) r(t);
         SET SESSION TIME ZONE 'UTC'; SET TIME ZONE LOCAL; SELECT current_setting('TimeZone') AS z;
         SET TIME ZONE 'Mars'; RESET TimeZone""",
+    "PREPARE binds": """
+        CREATE TABLE t AS SELECT 1 AS i, 'a' AS v; PREPARE p AS SELECT none FROM t;
+        EXECUTE p; PREPARE p AS FROM nowhere; PREPARE p AS SELECT i + $1 AS s FROM t WHERE v = $2;
+        EXECUTE p(2, 'a'); PREPARE p AS SELECT $1 || ? AS s; PREPARE p AS SELECT i + [1] FROM t;
+        CREATE SEQUENCE q; PREPARE p AS SELECT nextval('q') + $1 AS n; EXECUTE p(5);
+        PREPARE p AS SELECT i FROM t ORDER BY none; DROP TABLE t; EXECUTE p(1);
+        PREPARE p AS SELECT $1 AS x LIMIT ?; PREPARE p AS SELECT x FROM range($1) r(x);
+        EXECUTE p(2)""",
     "DEALLOCATE": "DEALLOCATE p; PREPARE p AS SELECT 1 AS i; DEALLOCATE p; EXECUTE p",
     "PIVOT over values of rows": """
         CREATE TABLE t (c VARCHAR, v INTEGER); INSERT INTO t VALUES ('a', 1), ('b', 2);

@@ -103,7 +103,8 @@ def test_no_statement(session: Session, sql: str) -> None:
         "LOAD extension",
         "VACUUM",
         "EXPORT DATABASE 'folder'",
-        "EXPLAIN DELETE FROM t",
+        "EXPLAIN DROP TABLE t",
+        "EXPLAIN ANALYZE DELETE FROM t",
         "EXPLAIN (FORMAT json) SELECT 1",
     ],
 )

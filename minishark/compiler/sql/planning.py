@@ -122,6 +122,7 @@ _VIEWS = "SELECT sql FROM duckdb_views() WHERE NOT internal ORDER BY temporary"
 _MACRO = re.compile(r"\b(?:MACRO|FUNCTION)\b", re.IGNORECASE)
 _VIEW = re.compile(r"\bVIEW\b", re.IGNORECASE)
 _UNCOMMITTED = "_minishark_uncommitted_"  # how the names of their miniatures start
+_PREPARED = "_minishark_prepared"
 _CACHED_MAX = 256
 _numbers = itertools.count()
 _Key = TypeVar("_Key", bound=Hashable)
@@ -666,6 +667,13 @@ class PlanningDatabase:
                 if says_all or self._reads_tables_only(sql, named):
                     _remember(self._remembered.bound, key, bound)
             return bound
+
+    def check_prepared(self, sql: str) -> None:
+        """Resolve the names and types of a SELECT with parameters."""
+        self._check_pivots(sql)
+        with self._lock, _query_errors(), self._seen():
+            self._con.execute(f"PREPARE {_PREPARED} AS {sql}")
+            self._con.execute(f"DEALLOCATE {_PREPARED}")
 
     def _check_pivots(self, sql: str) -> None:
         """Refuse a PIVOT whose columns are values of rows, as those here are made up."""

@@ -260,6 +260,7 @@ class Deallocate(_Statement, frozen=True):
 ParsedStatement: TypeAlias = (
     Query
     | Explain
+    | ExplainChange
     | Show
     | FrontEndQuery
     | FrontEndCommand
