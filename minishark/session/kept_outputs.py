@@ -71,7 +71,7 @@ def kept_outputs(
     of_nodes = cluster.shared_outputs() if reuse.by == "cluster" else None
     if reuse.by == "cluster" and of_nodes is None and entries is None:
         warn(
-            "This session's cluster ends with it, and what reuse='cluster' keeps does, too: connect "
+            "This session's cluster ends with it, and so does what reuse='cluster' keeps: connect "
             "to a cluster that was started, or pass reuse_folder, so that other sessions find it."
         )
     quota = cluster.memory_limit_bytes // _SHARE

@@ -123,11 +123,6 @@ class CachedTables:
         named = map(self._handles.get, dict.fromkeys(_CACHED_NAME.findall(sql)))
         return tuple(rows for rows in named if rows is not None)
 
-    def plan(self, name: str) -> CachePlan | None:
-        """How a cached table is computed; None if it can't be computed again."""
-        cached = self._cached.get(name)
-        return None if cached is None else cached.plan
-
     def sweep(self) -> None:
         """Drop the tables whose last handle was released."""
         while self._released:

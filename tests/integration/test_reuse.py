@@ -403,7 +403,7 @@ def test_a_cluster_of_a_sessions_own_keeps_nothing_for_others() -> None:
     """A warning says so, unless a folder does."""
     with minishark.connect(in_process=True, reuse="cluster") as session:
         (warning,) = session.warnings
-        assert "connect to a cluster that was started, or pass reuse_folder" in warning
+        assert "a cluster that was started, or pass reuse_folder" in warning
 
 
 def explained(session: Session, sql: str, mode: str = "stages") -> str:
