@@ -34,7 +34,7 @@ from minishark.cluster.jobs.records import RESULT_VARIABLE
 from minishark.cluster.wire import own_versions
 from minishark.compiler.hints import FragmentHints
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput, TableInput
-from minishark.model.catalog import Partition, Table
+from minishark.model.catalog import Delta, Partition, Table
 from minishark.query.digests import Digest, NoDigestError, digest, pickled_digest
 from minishark.query.inputs import read_partitions
 from minishark.sources.filesystems import FROM_ENVIRONMENT, StoredFile, local_version
@@ -201,9 +201,12 @@ class Leaves:
         """
         if partition.read:
             return self.source(table.title or table.name, partition.read)
-        files = [(partition.file, partition.deleted)]
-        files += [(delta.file, delta.deleted) for delta in partition.deltas]
-        parts = [part for file, deleted in files for part in (self._file(file), deleted)]
+        parts: list[str | bytes] = []
+        stored: tuple[Partition | Delta, ...] = (partition, *partition.deltas)
+        for item in stored:
+            parts += (self._file(item.file), item.deleted)
+            if item.constants:
+                parts += ("constants", item.constants)
         number = str(partition.index) if partition.is_numbered else ""
         return named("partition", number, *parts)
 

@@ -30,7 +30,7 @@ from minishark.worker.dictionaries import without_dictionaries
 from minishark.worker.paths import StorePaths, follow, link
 from minishark.worker.protocol import FileSlice, StoreLocation
 from minishark.worker.storage import StorageMeter
-from minishark.worker.visible_rows import with_numbers, without_deleted
+from minishark.worker.visible_rows import with_constants, with_numbers, without_deleted
 from minishark.worker.writing import FileWriter, RawFile, StoredFile, checksum
 
 _CACHED_FILES_MAX = 1024
@@ -384,7 +384,8 @@ class Store:
 
     def linked(self, item: FileSlice, file: str) -> StoredFile | None:
         """A whole file of this node under another name; None if the node does not have it."""
-        path = self._find(item.file, self.node) if _is_whole(item) and not item.deleted else None
+        is_same = _is_whole(item) and not (item.deleted or item.constants)
+        path = self._find(item.file, self.node) if is_same else None
         if path is None or self.node not in item.locations:
             return None
         if self._stores:
@@ -582,6 +583,8 @@ class Store:
 
 def _changed(rows: pa.Table, item: FileSlice) -> pa.Table:
     """The rows of a slice as its reader wants them."""
+    if item.constants:
+        rows = with_constants(rows, item.constants)
     if item.numbered_from is not None:
         rows = with_numbers(rows, item.numbered_from)
     return without_deleted(rows, item.deleted) if item.deleted else rows
