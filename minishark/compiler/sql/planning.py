@@ -113,6 +113,7 @@ _QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 _INTERNAL = re.compile(
     r'\nDid you mean "(?:_minishark|pg_|pragma_|duckdb_|sqlite_|information_schema)[^\n]*'
 )
+TOO_DEEP = "it is nested too deeply to be divided"
 REMOTE_FILES = (
     "minishark reads files of its machines, and s3://, gs:// and az:// URIs that follow FROM or "
     "JOIN or are constants in calls of read_parquet, read_csv and read_json. Download others, or "
@@ -764,6 +765,8 @@ class PlanningDatabase:
             plan = rewrite(lower_plan(self._serialized(bound.sql), bound.schema))
         except PlanNotLowered as reason:
             return self.whole(bound, f"{reason} has no distributed form")
+        except RecursionError:
+            return self.whole(bound, TOO_DEEP)
         called = called_functions(plan) if self.volatile else ()
         user_volatile = next((name for name in called if name in self.volatile), None)
         if user_volatile is not None:
