@@ -19,6 +19,9 @@ values: codes keep their meaning.
 near the partition stores it again as one file, before anybody reads it. The same is done in the
 background where deltas have grown to a share of their partition, or half of a file is deleted.
 
+**A column that is added** is the same in all rows: what it is stands beside the names of the files
+that lack it, and readers append it.
+
 Everything here is done for one writer at a time; what is published, and when, `Tables` decides.
 """
 
@@ -27,25 +30,42 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import structs
 from numpy.typing import NDArray
 
 from minishark.cluster.backend import Files
 from minishark.cluster.replicas import replica_locations
 from minishark.errors import ConflictError, ResourceError
 from minishark.model.catalog import FILE_SHIFT, ROW_NUMBER, Delta, Partition, Table, row_place
+from minishark.model.expressions import Column
+from minishark.model.predicates import Predicate
 from minishark.query.inputs import lost_partitions, partition_slices
+from minishark.sources.bounds import Bounds, may_match
+from minishark.worker.columns import as_numbers, integers
 from minishark.worker.dictionaries import dictionary_type, without_dictionaries
 from minishark.worker.outputs import BATCH_ROWS
 from minishark.worker.protocol import FileSlice
 from minishark.worker.store import FolderMissingError, InputMissingError, Store
-from minishark.worker.visible_rows import packed, row_counts, row_numbers, takeable
+from minishark.worker.visible_rows import (
+    further_constants,
+    packed,
+    row_counts,
+    row_numbers,
+    takeable,
+    with_numbers,
+    without_rows_of,
+)
 from minishark.worker.writing import FULL, disk_full
+
+Stored = TypeVar("Stored", Partition, Delta)
 
 _PIECES_FEW, SCATTERED_ROWS = 1_024, 512
 """A file has at most so many pieces between deleted rows, or pieces of so many rows on average."""
@@ -59,6 +79,7 @@ NEW_PARTITION_ROWS = 250_000
 
 _NEW_PARTITIONS_MAX = 8  # that the front end adds at once
 _VALUES_MAX = 8_192  # of a dictionary
+_BOUNDED_MAX = 4_096  # columns of files of which bounds are remembered
 _DELTA_SHARE = 0.25  # of a partition's rows, from which on its deltas are merged with its file
 
 
@@ -119,7 +140,7 @@ def rebased(current: Table, read: Sequence[Partition], merged: Sequence[Partitio
     for old, new in zip(read, merged, strict=True):
         now, count = partitions[old.index], len(old.deltas)
         later = now.deltas[count:]
-        same = (now.file, now.deleted, now.deltas[:count]) == (old.file, old.deleted, old.deltas)
+        same = _own(now) == _own(old) and now.deltas[:count] == old.deltas
         nodes = tuple(node for node in new.locations if not later or node in now.locations)
         if same and nodes:
             partitions[old.index] = dataclasses.replace(
@@ -132,6 +153,34 @@ def rebased(current: Table, read: Sequence[Partition], merged: Sequence[Partitio
     if partitions == list(current.partitions):
         return None
     return dataclasses.replace(current, partitions=tuple(partitions), version=next(versions))
+
+
+def _own(partition: Partition) -> tuple[str, bytes, bytes]:
+    """What decides the rows of its own file."""
+    return partition.file, partition.deleted, partition.constants
+
+
+def with_column(table: Table, column: Column, row: pa.Table) -> Table:
+    """The next version of a table, with a column that is the same in all rows.
+
+    No file is written: whoever reads one that lacks the column adds it.
+
+    Args:
+        table: the table.
+        column: the new one.
+        row: its value, in the type in which partitions are stored.
+    """
+
+    def filled(stored: Stored) -> Stored:
+        constants = further_constants(stored.constants, row)
+        return dataclasses.replace(stored, constants=constants)
+
+    partitions = tuple(
+        dataclasses.replace(filled(part), deltas=tuple(map(filled, part.deltas)))
+        for part in table.partitions
+    )
+    schema = (*table.schema, column)
+    return dataclasses.replace(table, schema=schema, partitions=partitions, version=next(versions))
 
 
 def without_rows(table: Table, numbers: NDArray[np.int64]) -> Table:
@@ -173,6 +222,8 @@ class DeltaWriter:
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     # How the text of a table's columns is encoded, by its folder: the longest dictionary of each.
     _known: dict[str, dict[int, pa.Array]] = field(default_factory=dict)
+    # The bounds of the batches of files' columns, which are measured when they are asked for.
+    _bounds: OrderedDict[tuple[str, bytes, int], list[Bounds]] = field(default_factory=OrderedDict)
 
     def forget(self, folder: str) -> None:
         self._known.pop(folder, None)
@@ -213,10 +264,10 @@ class DeltaWriter:
             for file, rows in zip(files.tolist() or [0], groups, strict=True):
                 index, place, _ = row_place(file << FILE_SHIFT)
                 item = partition_slices(table.partitions[index])[place]
-                whole = store.read((FileSlice(item.file, item.locations),))
+                whole = store.read((_all_rows(item),))
                 parts.append(_plain(_taken(whole, rows)))
         together = pa.concat_tables([part.cast(parts[0].schema) for part in parts])
-        return together.append_column(ROW_NUMBER, pa.array(numbers))
+        return together.append_column(ROW_NUMBER, integers(numbers))
 
     def all_rows(self, table: Table) -> pa.Table:
         """All rows of a table, and their numbers as a last column.
@@ -228,6 +279,91 @@ class DeltaWriter:
         with _told(table):
             slices = tuple(item for part in parts for item in partition_slices(part))
             return self.cluster.store().read(slices)
+
+    def rows_within(
+        self, table: Table, predicates: Sequence[Predicate], most: int
+    ) -> pa.Table | None:
+        """The rows of batches for which the predicates may be true, and their numbers.
+
+        The bounds of columns of whole numbers and dates tell, which are measured once for a file.
+
+        Returns:
+            None if these are more than `most` rows.
+
+        Raises:
+            PartitionsLostError: no node has some partitions any more.
+        """
+        positions = {column.name.lower(): i for i, column in enumerate(table.schema)}
+        tested = [(positions[p.column.lower()], p) for p in predicates]
+        store, parts, left = self.cluster.store(), list[pa.Table](), most
+        with _told(table):
+            for part in table.partitions:
+                numbered = dataclasses.replace(part, is_numbered=True)
+                for item in partition_slices(numbered):
+                    whole = store.read((_all_rows(item),))
+                    batches = self._batches_within(item, whole, tested)
+                    left -= sum(len(batch) for _, batch in batches)
+                    if left < 0:
+                        return None
+                    parts += [
+                        self._visible(item, first, batch, whole.schema) for first, batch in batches
+                    ]
+            if not parts:
+                nothing = with_numbers(whole.slice(0, 0), 0)
+                return _plain(nothing)
+        plain = [_plain(part) for part in parts]
+        return pa.concat_tables([part.cast(plain[0].schema) for part in plain])
+
+    def _batches_within(
+        self, item: FileSlice, whole: pa.Table, tested: Sequence[tuple[int, Predicate]]
+    ) -> list[tuple[int, pa.RecordBatch]]:
+        """The batches of a file that may have rows for which predicates are true: what comes first.
+
+        Each with the place of its first row.
+        """
+        batches = whole.to_batches()
+        starts = [0, *itertools.accumulate(map(len, batches))]
+        maybe = list(range(len(batches)))
+        for position, predicate in tested:
+            bounds = self._bounds_of(item, whole, position)
+            if bounds is not None:
+                maybe = [i for i in maybe if may_match(predicate, bounds[i])]
+        return [(starts[i], batches[i]) for i in maybe]
+
+    def _bounds_of(self, item: FileSlice, whole: pa.Table, position: int) -> list[Bounds] | None:
+        """The bounds of a column in each batch of a file; None for types without plain ones."""
+        column = whole.column(position)
+        if not (pa.types.is_integer(column.type) or pa.types.is_date32(column.type)):
+            return None
+        key = item.file, item.constants, position
+        bounds = self._bounds.get(key)
+        if bounds is None:
+            extremes = [pc.min_max(chunk).as_py() for chunk in column.chunks]
+            bounds = [
+                Bounds(
+                    minimum=extreme["min"],
+                    maximum=extreme["max"],
+                    nulls=chunk.null_count,
+                    rows=len(chunk),
+                )
+                for extreme, chunk in zip(extremes, column.chunks, strict=True)
+            ]
+            self._bounds[key] = bounds
+            if len(self._bounds) > _BOUNDED_MAX:
+                self._bounds.popitem(last=False)
+        return bounds
+
+    @staticmethod
+    def _visible(item: FileSlice, first: int, batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+        """The rows of a batch that are not deleted, with their numbers."""
+        rows = pa.Table.from_batches([batch], schema)
+        assert item.numbered_from is not None, "it is asked for"
+        rows = with_numbers(rows, item.numbered_from + first)
+        if not item.deleted:
+            return rows
+        gone = row_numbers(item.deleted)
+        low, high = np.searchsorted(gone, (first, first + len(batch)))
+        return without_rows_of(rows, gone[low:high] - first)
 
     def emptied(self, table: Table) -> Table:
         """The next version of a table, without any row.
@@ -248,13 +384,13 @@ class DeltaWriter:
     @staticmethod
     def _none(partition: Partition, store: Store) -> pa.Table:
         first = partition_slices(partition)[0]
-        return _plain(store.read((FileSlice(first.file, first.locations, 0, 0),)))
+        return _plain(store.read((_all_rows(first, 0),)))
 
     def _placed(
         self, table: Table, rows: pa.Table, buckets: pa.Array | None
     ) -> Iterable[tuple[int, pa.Table]]:
         if buckets is not None:
-            numbers = buckets.to_numpy()
+            numbers = as_numbers(buckets)
             for index in np.unique(numbers).tolist():
                 yield index, rows.take(np.flatnonzero(numbers == index))
             return
@@ -311,7 +447,7 @@ class DeltaWriter:
             parts = [_plain(store.read((item,))) for item in merged]
             rows = pa.concat_tables([*parts, _plain(rows).cast(parts[0].schema)])
         encoded = self._encoded(table.folder, rows, first, store)
-        delta, held = self._written(table, partition.locations, encoded, store)
+        delta, held = self._written(table.folder, partition.locations, encoded, store)
         if not held:  # else nobody would be known to have the partition's own file
             message = f"no node of partition {partition.index} answers"
             raise InputMissingError(message, (first,), is_silent=True)
@@ -334,17 +470,35 @@ class DeltaWriter:
         store, deltas, nodes = self.cluster.store(), [], new.locations
         with _stored_for(table):
             for delta, item in zip(old.deltas, partition_slices(old)[1:], strict=True):
-                stored = FileSlice(item.file, item.locations)
-                rows = self._encoded(table.folder, store.read((stored,)), _first(new), store)
-                copy, nodes = self._written(table, nodes, rows, store)
+                rows = store.read((_all_rows(item),))
+                rows = self._encoded(table.folder, rows, partition_slices(new)[0], store)
+                copy, nodes = self._written(table.folder, nodes, rows, store)
                 deltas.append(dataclasses.replace(copy, rows=delta.rows, deleted=delta.deleted))
         return dataclasses.replace(new, deltas=tuple(deltas), locations=nodes)
 
     def _new_partition(self, table: Table, index: int, rows: pa.Table, store: Store) -> Partition:
         slices = partition_slices(table.partitions[-1])
         encoded = self._encoded(table.folder, rows, slices[0], store)
-        nodes = replica_locations(self.cluster.nodes, index, table.replicas)
-        delta, held = self._written(table, nodes, encoded, store)
+        return self._partition(table.folder, index, encoded, table.replicas, store)
+
+    def stored(self, folder: str, rows: pa.Table, replicas: int) -> Partition:
+        """The only partition of a new table, in a folder that exists.
+
+        Raises:
+            ResourceError: neither memory nor disk has room for it.
+        """
+        try:
+            return self._partition(folder, 0, rows, replicas, self.cluster.store())
+        except OSError as error:
+            if error.errno in FULL:
+                raise ResourceError(disk_full(error)) from error
+            raise
+
+    def _partition(
+        self, folder: str, index: int, rows: pa.Table, replicas: int, store: Store
+    ) -> Partition:
+        nodes = replica_locations(self.cluster.nodes, index, replicas)
+        delta, held = self._written(folder, nodes, rows, store)
         return Partition(
             index=index,
             file=delta.file,
@@ -354,11 +508,11 @@ class DeltaWriter:
         )
 
     def _written(
-        self, table: Table, nodes: Sequence[str], rows: pa.Table, store: Store
+        self, folder: str, nodes: Sequence[str], rows: pa.Table, store: Store
     ) -> tuple[Delta, tuple[str, ...]]:
         """Rows stored on nodes, and which of these have them."""
         # Several sessions may write into the folder of a table that belongs to the cluster.
-        file = f"{table.folder}/delta-{self.cluster.store_name}-{next(self._numbers)}.arrow"
+        file = f"{folder}/delta-{self.cluster.store_name}-{next(self._numbers)}.arrow"
         batches = rows.combine_chunks().to_batches(BATCH_ROWS)
         stored = store.write(file, rows.schema, [batches])
         # Also those that drain: they may be the only ones that have the partition's other files.
@@ -379,13 +533,13 @@ class DeltaWriter:
     def _encoded(self, folder: str, rows: pa.Table, first: FileSlice, store: Store) -> pa.Table:
         """Rows in the layout of their partition's own file, with the dictionaries of its text."""
         dictionaries = self._known.setdefault(folder, {})
-        schema = store.read((FileSlice(first.file, first.locations, 0, 0),)).schema
+        schema = store.read((_all_rows(first, 0),)).schema
         columns = _plain(rows).combine_chunks().columns
         for position, wanted in enumerate(schema):
             if not pa.types.is_dictionary(wanted.type):
                 columns[position] = columns[position].cast(wanted.type)
                 continue
-            begin = store.read((FileSlice(first.file, first.locations, 0, 1),))
+            begin = store.read((_all_rows(first, 1),))
             values = begin.column(position).chunk(0).dictionary
             longer = dictionaries.get(position)
             if longer is not None and longer[: len(values)].equals(values):
@@ -426,8 +580,9 @@ def replaced_meanwhile(name: str) -> str:
     return f"Table {name} was changed or replaced meanwhile; run the statement again."
 
 
-def _first(partition: Partition) -> FileSlice:
-    return FileSlice(partition.file, partition.locations)
+def _all_rows(item: FileSlice, batches: int | None = None) -> FileSlice:
+    """All rows of a file, or of its first batches, those that are deleted, too."""
+    return structs.replace(item, last=batches, deleted=b"", numbered_from=None)
 
 
 def _taken(rows: pa.Table, places: NDArray[np.int64]) -> pa.Table:
@@ -437,7 +592,7 @@ def _taken(rows: pa.Table, places: NDArray[np.int64]) -> pa.Table:
         low, high = np.searchsorted(places, (first, first + len(batch)))
         if low < high:
             some = takeable(pa.Table.from_batches([batch])).combine_chunks().to_batches()[0]
-            taken.append(some.take(pa.array(places[low:high] - first)))
+            taken.append(some.take(integers(places[low:high] - first)))
         first += len(batch)
     return pa.Table.from_batches(taken, takeable(rows.slice(0, 0)).schema)
 
