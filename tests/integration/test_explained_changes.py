@@ -16,10 +16,10 @@ STATEMENTS = {
     "INSERT INTO {t} SELECT i, j FROM memory.main.large": "gives rows; tasks store them",
     "INSERT INTO {t} SELECT i, j FROM memory.main.large RETURNING i": "what the statement says",
     "DELETE FROM {t}": "without a look",
-    "DELETE FROM {t} WHERE i < 5": "says what becomes of which rows",
-    "DELETE FROM {t} WHERE i < 5 RETURNING *": "finds the rows that it concerns. The session's own",
-    "UPDATE {t} SET j = 5 WHERE i = 3": "says what becomes of which rows",
-    "WITH q AS (SELECT 3 AS k) UPDATE {t} SET j = k FROM q WHERE i = k": "says what becomes",
+    "DELETE FROM {t} WHERE j < 5": "says what becomes of which rows",
+    "DELETE FROM {t} WHERE j < 5 RETURNING *": "finds the rows that it concerns. The session's own",
+    "UPDATE {t} SET j = 5 WHERE j = 3": "says what becomes of which rows",
+    "WITH q AS (SELECT 3 AS k) UPDATE {t} SET j = k FROM q WHERE j = k": "says what becomes",
     "MERGE INTO {t} USING (SELECT 1 AS i, 2 AS j) USING (i) WHEN MATCHED THEN UPDATE": "says what",
     "CREATE OR REPLACE TABLE {t} AS SELECT i FROM memory.main.large": "Tasks store the rows",
 }
@@ -35,7 +35,7 @@ def session(tmp_path_factory: Any) -> Iterator[Session]:
     folder = tmp_path_factory.mktemp("warehouse")
     with minishark.connect(in_process=True, warehouse=folder) as session:
         session.sql(
-            "CREATE TABLE memory.main.large AS SELECT i, i % 7 AS j FROM range(200000) r(i)"
+            "CREATE TABLE memory.main.large AS SELECT i, i % 7 AS j FROM range(400000) r(i)"
         )
         session.sql("CREATE TABLE memory.main.small (i INTEGER PRIMARY KEY, j INTEGER)")
         session.sql("CREATE TABLE warehouse.main.w AS SELECT i, i % 7 AS j FROM range(100) r(i)")
@@ -69,15 +69,16 @@ def test_it_says_how_a_statement_would_run(session: Session, table: str, stateme
 
 def test_it_names_tables_as_users_do(session: Session) -> None:
     """Not as the queries do into which statements are divided."""
-    text = explained(session, "DELETE FROM memory.main.large WHERE i = 1")
+    text = explained(session, "DELETE FROM memory.main.large WHERE j = 1")
     assert "reads all of table large as in0" in text
 
 
-def test_small_tables_are_searched_in_the_front_end(session: Session) -> None:
+def test_few_rows_are_searched_in_the_front_end(session: Session) -> None:
     """No query is planned for that."""
-    text = explained(session, "UPDATE memory.main.small SET i = i + 1 WHERE j = 1")
-    assert "The front end looks for the rows" in text
-    assert "Stage" not in text
+    for search in ("small SET i = i + 1 WHERE j = 1", "large SET j = 2 WHERE i = 3"):
+        text = explained(session, f"UPDATE memory.main.{search}")
+        assert "The front end looks for the rows" in text
+        assert "Stage" not in text
 
 
 def test_what_only_duckdb_can_do(session: Session) -> None:
@@ -115,7 +116,7 @@ def test_it_sees_its_transaction(session: Session) -> None:
     """A table that the transaction has changed is as it left it."""
     session.sql("BEGIN")
     try:
-        session.sql("DELETE FROM warehouse.main.w WHERE i < 50")
+        session.sql("DELETE FROM warehouse.main.w WHERE j < 50")
         before = rows(session, "warehouse.main.w")
         explained(session, "UPDATE warehouse.main.w SET j = 1")
         assert rows(session, "warehouse.main.w") == before
