@@ -74,6 +74,7 @@ class Value(msgspec.Struct, frozen=True, array_like=True):
     buffers: tuple[FileSlice, ...] = ()  # the files of its out-of-band buffers, in order
     others: tuple[FileSlice, ...] = ()  # files of values that are parts of it
     stream_bytes: int = 0  # the size of a large pickle that is kept
+    is_fleeting: bool = False  # it holds what goes with the session: not to be kept
 
     @property
     def files(self) -> tuple[FileSlice, ...]:
