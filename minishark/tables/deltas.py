@@ -33,7 +33,7 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -338,11 +338,11 @@ class DeltaWriter:
         key = item.file, item.constants, position
         bounds = self._bounds.get(key)
         if bounds is None:
-            extremes = [pc.min_max(chunk).as_py() for chunk in column.chunks]
+            extremes = [pc.min_max(chunk) for chunk in column.chunks]
             bounds = [
                 Bounds(
-                    minimum=extreme["min"],
-                    maximum=extreme["max"],
+                    minimum=_bound(extreme["min"]),
+                    maximum=_bound(extreme["max"]),
                     nulls=chunk.null_count,
                     rows=len(chunk),
                 )
@@ -583,6 +583,14 @@ def replaced_meanwhile(name: str) -> str:
 def _all_rows(item: FileSlice, batches: int | None = None) -> FileSlice:
     """All rows of a file, or of its first batches, those that are deleted, too."""
     return structs.replace(item, last=batches, deleted=b"", numbered_from=None)
+
+
+def _bound(value: pa.Scalar) -> Any:
+    """A bound as Python has it; None, for unknown, for a date that Python lacks."""
+    try:
+        return value.as_py()
+    except OverflowError:
+        return None
 
 
 def _taken(rows: pa.Table, places: NDArray[np.int64]) -> pa.Table:

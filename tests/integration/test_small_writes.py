@@ -267,6 +267,57 @@ def test_columns_that_vary_are_computed_for_each_row(session: Session, default: 
             assert Counter([told]) == ask(session, "SELECT count(DISTINCT x) FROM v")
 
 
+@pytest.mark.parametrize("default", ["('x' || 'y')::INTEGER", "1 // 0", "error('no')"])
+def test_defaults_that_fail_are_for_tables_without_rows(session: Session, default: str) -> None:
+    with duckdb.connect() as plain:
+        for rows in (0, 5):
+            create = f"CREATE OR REPLACE TABLE f AS SELECT i AS k FROM range({rows}) AS r(i)"
+            for sql in (create, f"ALTER TABLE f ADD COLUMN x INTEGER DEFAULT {default}"):
+                try:
+                    plain.execute(sql)
+                except duckdb.Error as error:
+                    with pytest.raises(minishark.errors.TaskFailedError) as raised:
+                        ask(session, sql)
+                    assert str(error).partition("\n")[0] in str(raised.value)
+                else:
+                    ask(session, sql)
+            described = plain.execute("DESCRIBE f").fetchall()
+            assert counted(described) == ask(session, "DESCRIBE f")
+    session.drop_table("f")
+
+
+def test_long_defaults_are_written(session: Session) -> None:
+    """Rows of a batch with 30,000 bytes each would be more than readers can repeat."""
+    ask(session, "CREATE TABLE w AS SELECT i AS k FROM range(300) AS r(i)")
+    ask(session, "ALTER TABLE w ADD COLUMN x VARCHAR DEFAULT repeat('ab', 15000)")
+    assert not any(part.constants for part in stored(session, "w").partitions)
+    assert Counter({(30_000, 300): 1}) == ask(
+        session, "SELECT length(x), count(*) FROM w GROUP BY ALL"
+    )
+    session.drop_table("w")
+
+
+def test_searches_by_bounds_know_dates_that_python_lacks(session: Session) -> None:
+    made = """CREATE TABLE o AS SELECT i AS k, CASE i WHEN 5 THEN DATE '0044-03-15 (BC)'
+        WHEN 200000 THEN 'infinity' ELSE DATE '2020-01-01' + (i % 300)::INTEGER END AS d
+        FROM range(300000) AS r(i)"""
+    with duckdb.connect() as plain:
+        for sql in (
+            made,
+            "ALTER TABLE o ADD COLUMN e DATE DEFAULT '-infinity'",
+            "UPDATE o SET k = -1 WHERE d < DATE '0001-01-01'",
+            "DELETE FROM o WHERE d = DATE '2020-01-05' AND k < 500",
+            "DELETE FROM o WHERE d = 'infinity'",
+            "DELETE FROM o WHERE e > DATE '2020-01-01'",
+            "DELETE FROM o WHERE e = '-infinity' AND k BETWEEN 9 AND 11",
+        ):
+            plain.execute(sql)
+            ask(session, sql)
+            asked = "SELECT count(*), sum(k), max(d::VARCHAR) FROM o"
+            assert counted(plain.execute(asked).fetchall()) == ask(session, asked), sql
+    session.drop_table("o")
+
+
 KEYED = (
     "INSERT INTO {t} VALUES (5, 'x', 1)",
     "INSERT INTO {t} VALUES (50000, 'u3', 1)",
