@@ -1014,7 +1014,7 @@ class ScratchDatabase:
 
     @contextlib.contextmanager
     def _layout(self) -> Iterator[Callable[[Sequence[str]], None]]:
-        """A block with a function, after which rows of some types come as they are stored in tables.
+        """A block with a function, after which rows of types come as they are stored in tables.
 
         It is around transactions: what is set outlives them, and can't be reset in one that failed.
         """
