@@ -49,7 +49,7 @@ from minishark.model.expressions import Column
 from minishark.model.predicates import Predicate
 from minishark.query.inputs import lost_partitions, partition_slices
 from minishark.sources.bounds import Bounds, may_match
-from minishark.worker.columns import as_numbers, integers
+from minishark.worker.columns import as_numbers, integers, no_texts
 from minishark.worker.dictionaries import dictionary_type, without_dictionaries
 from minishark.worker.outputs import BATCH_ROWS
 from minishark.worker.protocol import FileSlice
@@ -539,8 +539,8 @@ class DeltaWriter:
             if not pa.types.is_dictionary(wanted.type):
                 columns[position] = columns[position].cast(wanted.type)
                 continue
-            begin = store.read((_all_rows(first, 1),))
-            values = begin.column(position).chunk(0).dictionary
+            chunks = store.read((_all_rows(first, 1),)).column(position).chunks
+            values = chunks[0].dictionary if chunks else no_texts().cast(wanted.type.value_type)
             longer = dictionaries.get(position)
             if longer is not None and longer[: len(values)].equals(values):
                 values = longer

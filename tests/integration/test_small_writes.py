@@ -317,6 +317,20 @@ def test_searches_by_bounds_know_dates_that_python_lacks(session: Session) -> No
     session.drop_table("o")
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("condition", ["", " WHERE k >= 0"])
+def test_emptied_tables_take_rows(session: Session, layout: str, condition: str) -> None:
+    """Also where text has dictionaries: files without rows have none of these."""
+    session.create_table("m", ROWS, **LAYOUTS[layout])
+    ask(session, f"DELETE FROM m{condition}")
+    for text in ("s3", "new"):
+        ask(session, f"INSERT INTO m (k, s) VALUES (1, '{text}')")
+    ask(session, "INSERT INTO m (k) VALUES (2)")
+    rows = Counter({(1, "s3"): 1, (1, "new"): 1, (2, None): 1})
+    assert rows == ask(session, "SELECT k, s FROM m")
+    session.drop_table("m")
+
+
 KEYED = (
     "INSERT INTO {t} VALUES (5, 'x', 1)",
     "INSERT INTO {t} VALUES (50000, 'u3', 1)",
