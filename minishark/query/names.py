@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pickle
 import platform
 import re
 import sys
@@ -257,47 +256,17 @@ def _read_of(pickled: bytes) -> _Read | str:
     """What a pickled `SplitRead` says, or why that does not tell its rows."""
     read = unpickled_read(pickled)
     files: list[StoredFile] = []
-    digests: dict[int, str] = {}  # by the ids of what splits share
-    kept: list[object] = []  # they stay, so that no other gets their ids
-
-    def told(part: object) -> str:
-        text = digests.get(id(part))
-        if text is None:
-            text = digests[id(part)] = _part_digest(part)
-            kept.append(part)
-        return text
-
+    parts: list[object] = []
+    for split in read.splits:
+        made_of = split.made_of()
+        if made_of is None:
+            return "does not tell what its rows are made of"
+        files += made_of[0]
+        parts.append((type(split).__qualname__, made_of[1]))
     try:
-        parts = [told(read.schema), told(read.pushed)]
-        for split in read.splits:
-            made_of = split.made_of()
-            if made_of is None:
-                return "does not tell what its rows are made of"
-            files += made_of[0]
-            parts.append(type(split).__qualname__)
-            others = made_of[1] if isinstance(made_of[1], tuple) else (made_of[1],)
-            parts += [str(len(others)), *map(told, others)]
-        return _Read(named(*parts), tuple(files))
+        return _Read(digest((read.schema, read.pushed, parts)), tuple(files))
     except NoDigestError as error:
         return f"can't be named: {error}"
-
-
-def _part_digest(part: object) -> str:
-    """The digest of what one of many reads says, which others mostly say, too.
-
-    Raises:
-        NoDigestError: it has none.
-    """
-    try:
-        pickled = pickle.dumps(part)
-    except Exception:  # noqa: BLE001 - only cloudpickle can; or it raises what it likes
-        return digest(part)
-    return _unpickled_digest(pickled)
-
-
-@lru_cache(_READS_MAX)
-def _unpickled_digest(pickled: bytes) -> str:
-    return digest(pickle.loads(pickled))
 
 
 def _settled(file: StoredFile, now_s: float) -> str:
