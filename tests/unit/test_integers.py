@@ -17,8 +17,9 @@ def test_they_are_those_of_arrow(values: list[int]) -> None:
     assert pa.array(values, pa.int64()).equals(integers(values))
 
 
-def test_pandas_is_not_imported() -> None:
-    """It would take longer than a query."""
-    program = "import sys; from minishark.worker.columns import integers; integers([1]); "
-    program += "assert 'pandas' not in sys.modules"
+def test_a_session_imports_neither_pandas_nor_arrows_functions() -> None:
+    """They would take longer than a query."""
+    program = "import sys; import minishark.session.session; "
+    program += "from minishark.worker.columns import integers; integers([1]); "
+    program += "assert not {'pandas', 'pyarrow.compute'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", program], check=True)
