@@ -300,7 +300,7 @@ PLANTED: dict[str, tuple[Callable[..., Any], Callable[[pytest.MonkeyPatch], None
     ),
     "functions": (
         function,
-        lambda patch: patch.setattr(names, "_function_digest", lambda *_: NOTHING),
+        lambda patch: patch.setattr(names, "function_digest", lambda *_: NOTHING),
     ),
     "the working folder": (
         opening,
