@@ -337,6 +337,8 @@ class DeltaWriter:
         key = item.file, item.constants, position
         bounds = self._bounds.get(key)
         if bounds is None:
+            import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need
+
             extremes = [pc.min_max(chunk).as_py() for chunk in column.chunks]
             bounds = [
                 Bounds(
