@@ -19,6 +19,10 @@ _KEYWORDS = (
     "INSERT", "INTO", "VALUES", "UPDATE", "DELETE", "CREATE", "REPLACE", "TABLE", "VIEW", "BETWEEN",
     "WINDOW", "PARTITION", "DESCRIBE", "EXPLAIN", "ANALYZE", "SUMMARIZE", "WITH", "RECURSIVE",
 )  # fmt: skip
+NO_SHARED = (
+    "A session's own cluster ends with it, and so do its tables: start a cluster (`minishark "
+    "cluster start`), connect to it, and create shared tables there."
+)
 _LIST = re.compile(r"(\tCandidate functions:\n)((?:\t.*\n)+)")
 
 
@@ -117,6 +121,7 @@ _ADVICE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...]
                 "decimal(38, 0) or double first, or use functions.try_sum()."
             ),
         ),
+        (r'(?i)schema (?:with name )?"?shared"? does not exist', _always(NO_SHARED)),
         (
             "Set operations can only apply to expressions with the same number",
             _always(
