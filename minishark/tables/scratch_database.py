@@ -865,6 +865,11 @@ class ScratchDatabase:
                 f"greatest(map {{{rows}}}[table_name], estimated_size) ELSE estimated_size END "
                 "AS estimated_size) FROM system.main.duckdb_tables()"
             )
+            self._run(
+                "CREATE TEMP MACRO duckdb_functions() AS TABLE FROM system.main.duckdb_functions() "
+                "WHERE database_name <> 'temp' "
+                "OR function_name NOT IN ('duckdb_tables', 'duckdb_functions')"
+            )
 
     def _read_in(self, sql: str, names: list[str]) -> list[str]:
         """Those of the tables whose rows a statement may read, seen through views and macros."""
