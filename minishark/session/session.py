@@ -17,6 +17,7 @@ from minishark.cluster.wire import own_versions
 from minishark.compiler.physical.options import PlannerOptions, check_partitions
 from minishark.compiler.sql.statements import ParsedStatement
 from minishark.dataframe import DataFrame
+from minishark.dataframe.doors import doors
 from minishark.dataframe.frame import (
     cached_frame,
     reading,
@@ -79,6 +80,7 @@ class _Builder:
         return SessionBuilder(connect, {})
 
 
+@doors
 class Session(Operations, CamelCase):
     """Tables in a cluster's memory, and SQL over them; use `connect` to make one.
 
