@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import duckdb
+import pyarrow as pa
 
 import minishark
 from minishark.cli.tpch.queries import QUERY_COUNT, load_queries
@@ -181,8 +182,10 @@ def fresh(options: ReuseOptions, record: ClusterRecord) -> tuple[dict[str, Any],
         taken = dict.fromkeys(_COMPARED, 0.0)
         with _sessions(record, *_COMPARED) as sessions:
             for session in sessions.values():
-                for name, rows in tables.items():  # of memory: what is made of it is its session's
-                    session.create_table(name, rows)
+                for name, rows in tables.items():  # in another order: nothing of them is known
+                    first = turn % len(rows)
+                    ordered = pa.concat_tables([rows.slice(first), rows.slice(0, first)])
+                    session.create_table(name, ordered)
             for number, query in load_queries(range(1, QUERY_COUNT + 1)).items():
                 kinds = _COMPARED if (turn + number) % 2 else _COMPARED[::-1]
                 one = {kind: _cpu_s(record, _answer(sessions[kind], query)) for kind in kinds}

@@ -67,7 +67,7 @@ class Front(Members):
             self.memory_limit_bytes = default_limit_bytes()
             folders = make_folders()
             undo.callback(folders.remove)
-            self._folder_warnings = (folders.warning,) if folders.warning else ()
+            self._warnings = [folders.warning] if folders.warning else []
             self.paths, self.scratch = StorePaths(folders.memory, folders.disk), folders.disk
             listen = own_endpoint(self.address, self.scratch, "service")
             self._service = Service(listen, self.paths, name, keys=self._keys)
@@ -89,7 +89,7 @@ class Front(Members):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        return self._folder_warnings
+        return tuple(self._warnings)
 
     @property
     def total_slots(self) -> int:
@@ -151,7 +151,10 @@ class Front(Members):
     def shared_outputs(self) -> SharedOutputs:
         if self._outputs is None:
             self._outputs = SharedOutputs(
-                self.store_name, self._connections, lambda: tuple(node.at for node in self.told())
+                self.store_name,
+                self._connections,
+                lambda: tuple(node.at for node in self.told()),
+                warn=self._warnings.append,
             )
             self._undo.callback(self._outputs.close)
         return self._outputs

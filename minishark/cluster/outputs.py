@@ -222,12 +222,17 @@ class SharedOutputs:
         session: str,
         connections: Connections,
         nodes: Callable[[], Sequence[StoreLocation]],
+        warn: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """For a session over the nodes that live now."""
+        """For a session over the nodes that live now; `warn` takes a sentence for the user."""
         self._session = session
         self._connections = connections
         self._nodes = nodes
-        self._background = Background(self._send, "minishark-outputs")
+        self._background = Background(
+            self._send,
+            "minishark-outputs",
+            lambda why: warn(f"Other sessions will not find some outputs of this one: {why}."),
+        )
 
     def find(self, names: Sequence[str]) -> dict[str, KeptOutput]:
         """Those of the outputs that homes know."""
@@ -277,14 +282,21 @@ class SharedOutputs:
         Plans for other numbers have outputs of other names, so that the death of one node would
         cost the outputs of all.
         """
-        known = self.find([_SLOTS]).get(_SLOTS)
-        before = 0 if known is None else int(known.outcome.inline or b"0")
+        asked: dict[str, wire.Request] = {
+            home: wire.FindOutputs(of) for home, of in self._by_home([_SLOTS], _HOMES).items()
+        }
+        replies = self._ask(asked)
+        outputs = [r.found for r in replies.values() if isinstance(r, wire.OutputsFound)]
+        told = [output.outcome.inline for kept in outputs for output in kept.values()]
+        before = max((int(inline or b"0") for inline in told), default=0)
         slots = before if there <= before <= 2 * there else there
-        data = str(slots).encode()
-        outcome = TaskOutcome(figures=TaskFigures(bytes=len(data)), inline=data)
-        self.keep(
-            {_SLOTS: KeptOutput(outcome=outcome, node="", identity=_SLOTS, made_s=time.time())}
-        )
+        # A home that is silent may know a larger number, which is not to be forgotten.
+        if len(replies) == len(asked) or slots > before > 0:
+            data = str(slots).encode()
+            outcome = TaskOutcome(figures=TaskFigures(bytes=len(data)), inline=data)
+            self.keep(
+                {_SLOTS: KeptOutput(outcome=outcome, node="", identity=_SLOTS, made_s=time.time())}
+            )
         return slots
 
     def hold(self, output: KeptOutput) -> None:

@@ -34,6 +34,7 @@ class TaskFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         spilled_bytes: what DuckDB had on disk at a time for lack of memory, at most; looked at four
             times a second, and at the end.
         retried_calls: calls of a Python function that were repeated, as they had failed.
+        reused_calls: such calls that were not made, as an earlier attempt or program had made them.
         rejected_rows: rows of such calls that failed for good, and were set aside or are NULL.
         run_s: run time.
         queue_s: time between submission and start, messages included.
@@ -49,6 +50,7 @@ class TaskFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     received: Mapping[str, int] = {}
     spilled_bytes: int = 0
     retried_calls: int = 0
+    reused_calls: int = 0
     rejected_rows: int = 0
     run_s: float = 0.0
     queue_s: float = 0.0
@@ -212,6 +214,13 @@ FIGURES: dict[str, Figure] = {
             label="calls repeated",
             says="Calls of Python functions that were repeated, as they had failed.",
             metric="task_retried_calls_total",
+        ),
+        Figure(
+            name="reused_calls",
+            is_rare=True,
+            label="calls reused",
+            says="Calls of Python functions that were not made, as they had been made before.",
+            metric="task_reused_calls_total",
         ),
         Figure(
             name="rejected_rows",

@@ -38,6 +38,10 @@ Pickled: TypeAlias = bytes
 RowNumbers: TypeAlias = bytes
 """Rows of a file: a bit for each row up to the last of them, compressed (`visible_rows`)."""
 
+Constants: TypeAlias = bytes
+"""What each row of a file has in columns that it lacks, the table's last: an Arrow stream of one
+row."""
+
 
 ROW_NUMBER = "_minishark_row"
 """The column with the numbers of rows, where readers get one."""
@@ -77,6 +81,7 @@ class Delta:
     rows: int  # that are not deleted
     bytes: int
     deleted: RowNumbers = b""
+    constants: Constants = b""
     held: tuple[str, ...] = ()  # other locations, which live as long as the session
 
 
@@ -93,6 +98,7 @@ class Partition:
     rows: int  # of all files, without those that are deleted
     bytes: int  # the size of one replica, of all files
     deleted: RowNumbers = b""  # of `file`
+    constants: Constants = b""  # of columns that the table has got since `file` was stored
     deltas: tuple[Delta, ...] = ()  # rows added later, in this order
     # Whether readers get one more column, the number of each row: it tells its partition, file and
     # place in that (`tables/deltas.py`).

@@ -27,7 +27,6 @@ import inspect
 import platform
 import struct
 import sys
-import sysconfig
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -39,13 +38,11 @@ import cloudpickle
 import pyarrow as pa
 
 from minishark.query.reach import Reach
+from minishark.worker.user_modules import is_installed, is_own
 
 _BYTES = 16
 _PICKLED_BYTES_MAX = 64 << 20
 _CACHED_MAX = 1024
-_OWN = ("minishark", "canary_core", "sparrow_core")
-"""Packages whose version is that of minishark, which is in every name anyway."""
-
 _REFLECTIVE = frozenset(["eval", "exec", "globals", "__import__", "import_module"])
 """Functions that reach what a function's code does not name."""
 
@@ -192,6 +189,7 @@ class _Digester:
     def _function(self, function: Any) -> None:
         if self._is_of_package(function):
             return
+        self._note_module(function)
         self._put("function")
         self._code(function.__code__)
         self._defaults(function)
@@ -281,6 +279,7 @@ class _Digester:
     def _class(self, class_: Any) -> None:
         if self._is_of_package(class_):
             return
+        self._note_module(class_)
         self._put("class", class_.__qualname__.encode())
         self.add(type(class_))
         self._tuple(class_.__bases__)
@@ -291,6 +290,10 @@ class _Digester:
 
     # Modules
 
+    def _note_module(self, thing: Any) -> None:
+        if thing.__module__ != "__main__":  # else it is pickled by value
+            self._reach.may_change = True
+
     def _a_module(self, module: Any) -> None:
         self._module(module.__name__)
 
@@ -300,6 +303,7 @@ class _Digester:
         if package is not None:
             self._put("package", f"{name} of {package}".encode())
             return
+        self._reach.may_change = True
         self._put("module", "".join(_sources(name)).encode())
 
     # All else
@@ -408,13 +412,13 @@ def _package(name: str) -> str | None:
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names:
         return f"Python {platform.python_version()}"
-    if top in _OWN:
+    if is_own(top):  # its version is in every name
         return top
     if top == "__main__":  # whatever file runs
         return None
     module = sys.modules.get(top)
     file = getattr(module, "__file__", None) or _file_of(top)
-    if file is None or not _is_installed(Path(file)):
+    if file is None or not is_installed(file):
         return None
     try:
         return f"{top} {importlib.metadata.version(top)}"
@@ -428,11 +432,6 @@ def _package(name: str) -> str | None:
     if not version:
         raise NoDigestError(f"module {name} has no version")
     return f"{top} {version}"
-
-
-def _is_installed(file: Path) -> bool:
-    folders = {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")}
-    return any(file.is_relative_to(folder) for folder in folders)
 
 
 def _file_of(name: str) -> str | None:

@@ -47,9 +47,16 @@ def read_partitions(
 def partition_slices(partition: Partition) -> tuple[FileSlice, ...]:
     """The rows of a stored partition: its own file, then its deltas."""
     first = (
-        FileSlice(partition.file, partition.locations, deleted=partition.deleted),
+        FileSlice(
+            partition.file,
+            partition.locations,
+            deleted=partition.deleted,
+            constants=partition.constants,
+        ),
         *(
-            FileSlice(d.file, (*partition.locations, *d.held), deleted=d.deleted)
+            FileSlice(
+                d.file, (*partition.locations, *d.held), deleted=d.deleted, constants=d.constants
+            )
             for d in partition.deltas
         ),
     )

@@ -34,7 +34,7 @@ from minishark.cluster.jobs.records import RESULT_VARIABLE
 from minishark.cluster.wire import own_versions
 from minishark.compiler.hints import FragmentHints
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput, TableInput
-from minishark.model.catalog import Partition, Table
+from minishark.model.catalog import Delta, Partition, Table
 from minishark.query.digests import Digest, NoDigestError, digest, pickled_digest
 from minishark.query.inputs import read_partitions
 from minishark.sources.filesystems import FROM_ENVIRONMENT, StoredFile, local_version
@@ -96,14 +96,14 @@ def fragment_name(task: StageTask) -> str:
         raise NoNameError("it runs as a whole statement")
     texts = " ".join((task.sql, *(cte.sql for cte in task.hints.ctes))).lower()
     called = [scalar for scalar in task.scalars if _calls(texts, scalar)]
-    functions = [_function_digest(scalar.name, scalar.pickled) for scalar in called]
+    functions = [function_digest(scalar.name, scalar.pickled) for scalar in called]
     for scalar in called:
         if scalar.volatile:
             raise NoNameError(f"{scalar.name} is not deterministic")
     if task.function is not None:
         if not task.function.only_returns:
             raise NoNameError(f"{task.function.label} is called for what else it does")
-        functions.append(_function_digest(task.function.label, task.function.pickled))
+        functions.append(function_digest(task.function.label, task.function.pickled))
     opens_files = any(function.reach.opens_files for function in functions)
     blank = structs.replace(
         task,
@@ -151,20 +151,20 @@ def _calls(texts: str, function: ScalarFunction) -> bool:
     return re.search(rf"(?<!\w){re.escape(function.name)}(?!\w)", texts) is not None
 
 
-def _function_digest(label: str, pickled: bytes) -> Digest:
+def function_digest(label: str, pickled: bytes) -> Digest:
+    """The digest of a pickled function, which is called `label`.
+
+    Raises:
+        NoNameError: it is not clear what it does.
+    """
     digest = pickled_digest(pickled)
     if isinstance(digest, NoDigestError):
         raise NoNameError(f"the function {label or 'of rows'} can't be named: {digest}")
     return digest
 
 
-def call_name(label: str, pickled: bytes, working_folder: str) -> str:
-    """What the names of calls of a function have in common.
-
-    Raises:
-        NoNameError: it is not clear what it does.
-    """
-    function = _function_digest(label, pickled)
+def call_name(function: Digest, working_folder: str) -> str:
+    """What the names of calls of a function have in common."""
     # Also if it opens no files itself: its arguments may be functions that do.
     return named("call", _versions(), function.text, _folder_name(working_folder))
 
@@ -201,9 +201,12 @@ class Leaves:
         """
         if partition.read:
             return self.source(table.title or table.name, partition.read)
-        files = [(partition.file, partition.deleted)]
-        files += [(delta.file, delta.deleted) for delta in partition.deltas]
-        parts = [part for file, deleted in files for part in (self._file(file), deleted)]
+        parts: list[str | bytes] = []
+        stored: tuple[Partition | Delta, ...] = (partition, *partition.deltas)
+        for item in stored:
+            parts += (self._file(item.file), item.deleted)
+            if item.constants:
+                parts += ("constants", item.constants)
         number = str(partition.index) if partition.is_numbered else ""
         return named("partition", number, *parts)
 

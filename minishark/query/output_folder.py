@@ -243,7 +243,9 @@ class FolderOutputs:
         self._warn = warn
         self._unseen_bytes = limit_bytes  # since all entries were looked at
         self._lock = threading.Lock()
-        self._background = Background(self._write, "minishark-entries")
+        self._background = Background(
+            self._write, "minishark-entries", lambda why: warn(f"Outputs can't be kept: {why}.")
+        )
 
     def find(self, names: Sequence[str]) -> dict[str, KeptOutput]:
         """Those of the outputs that the cluster, or else the folder has."""

@@ -71,6 +71,7 @@ _NAMES = {
 class Reach:
     """What functions can reach, as it is met."""
 
+    may_change: bool = False  # some of it is in modules of the user's, and not in what was pickled
     _names: set[str] = field(default_factory=set)  # that code has: globals and attributes
     _modules: set[str] = field(default_factory=set)  # that it has as a whole
     _members: set[tuple[str, str]] = field(default_factory=set)  # of modules: functions, classes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -27,6 +27,7 @@ from minishark.worker.protocol import (
     KeptOutput,
     OutputKind,
     StageTask,
+    TaskFunction,
     TaskOutcome,
     encode,
 )
@@ -331,16 +332,20 @@ def reused_event(
     )
 
 
-def reuse_text(plan: QueryPlan, reuse: Reuse, environment: Environment) -> str:
+def reuse_text(
+    plan: QueryPlan, reuse: Reuse, environment: Environment, called: TaskFunction | None = None
+) -> str:
     """What of a plan exists already, for EXPLAIN; and of the rest, why it could not.
 
-    Of what varies, and what is computed from that, names are known only when it runs.
+    Of what varies, and what is computed from that, names are known only when it runs. The rows may
+    be passed to a function whose results are stored as a table: then its calls are what is kept.
     """
     last = plan.stages[-1].index
+    output = CollectRows().output(plan.physical, plan.columns)
     builder = JobBuilder(
         graph=StageGraph([StageNode(index=last, tasks=1)]),
         last=last,
-        output=CollectRows().output(plan.physical, plan.columns),
+        output=output if called is None else replace(output, function=called),
         folder="",
         working_folder="",
         environment=environment,
@@ -355,12 +360,25 @@ def reuse_text(plan: QueryPlan, reuse: Reuse, environment: Environment) -> str:
         leaves=reuse.leaves,
         as_planned=True,
     )
+    if called is not None:
+        before = [_stage_text(stage, names, reuse) for stage in plan.stages[:-1]]
+        return "\n".join([*before, _calls_text(plan.stages[-1], names, reuse, called)])
     with contextlib.suppress(NoNameError):
         answer = names.answer(plan.stages[-1])
         answers = reuse.look([answer])
         if answers:
             return f"The answer exists: {_made(answers[answer])}."
     return "\n".join(_stage_text(stage, names, reuse) for stage in plan.stages)
+
+
+def _calls_text(stage: Stage, names: OutputNames, reuse: Reuse, called: TaskFunction) -> str:
+    try:
+        names.of(stage.index, 0)
+    except NoNameError as error:
+        return f"Stage {stage.index}: {called.label} makes all calls again, as {error}"
+    if reuse.shared is None:
+        return f"Stage {stage.index}: {called.label} makes all calls: none outlive this session"
+    return f"Stage {stage.index}: {called.label} makes the calls that this cluster has not made"
 
 
 def _stage_text(stage: Stage, names: OutputNames, reuse: Reuse) -> str:

@@ -52,6 +52,7 @@ from minishark.query.observer import QueryObserver
 from minishark.query.planner import QueryPlan, QueryPlanner, SharedPlanner
 from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.query.reuse import RANDOM
+from minishark.query.reused import reuse_text
 from minishark.query.run import QueryRun, Site, query_folder, site_of
 from minishark.query.sinks import CollectRows, Sink, StreamRows
 from minishark.query.sources import SourceTables
@@ -72,7 +73,7 @@ from minishark.tables.tables import Tables
 from minishark.tasks.programs.programs import Programs
 from minishark.worker.host_files import OBJECTS, HostFiles
 from minishark.worker.memory import front_end_bytes
-from minishark.worker.protocol import ScalarFunction
+from minishark.worker.protocol import ScalarFunction, TaskFunction
 
 OPEN_MAX = 1000
 _MERGER_END_S = 5.0  # until nobody waits for it any more, when the cluster is gone
@@ -530,6 +531,21 @@ class Engine:
                 observer=observer,
             )
             return query.run()[0]
+
+    def reuse_lines(
+        self, plan: QueryPlan, scope: Scope, called: TaskFunction | None = None
+    ) -> list[str]:
+        """What of a plan exists already, for EXPLAIN, and of the tables that it needs computed."""
+        assert self.reuse is not None, "this session keeps outputs"
+        lines = [reuse_text(plan, self.reuse, self.limited_environment(scope), called)]
+        for table in plan.tables.values():
+            by = None if table.is_computed else self.cached.plan(table.name)
+            if by is not None and by.function is not None:
+                promiser = self._promiser(table.name, scope)
+                read = promiser.planner.describe(by.sql, on_hosts=self.on_hosts)
+                lines.append(f"Table {table.name}, which is not computed yet:")
+                lines += self.reuse_lines(read, promiser, by.function)
+        return lines
 
     def _fingerprint(self, scope: Scope, plan: CachePlan) -> Fingerprint | None:
         """What a cached table's rows are computed from; None if that does not determine them."""

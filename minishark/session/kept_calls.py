@@ -7,10 +7,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from minishark.errors import MinisharkError
 from minishark.events.figures import TaskFigures
-from minishark.query.names import NoNameError, arguments_name, call_name, named
+from minishark.query.digests import Digest
+from minishark.query.names import (
+    NoNameError,
+    arguments_name,
+    call_name,
+    function_digest,
+    named,
+)
 from minishark.query.reuse import Reuse
 from minishark.query.run import working_folder
 from minishark.session.engine import Engine
@@ -23,7 +30,7 @@ from minishark.worker.protocol import (
     TaskOutcome,
     Value,
 )
-from minishark.worker.store import InputMissingError, Store
+from minishark.worker.store import Store
 
 
 def kept_calls(engine: Engine) -> CallOutputs | None:
@@ -56,6 +63,7 @@ class CallOutputs:
     store: Callable[[], Store]
     warn: Callable[[str], None]
     _reading: dict[str, _Reading] = field(default_factory=dict)  # by file
+    _digests: WeakKeyDictionary[Function, Digest] = field(default_factory=WeakKeyDictionary)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -71,21 +79,34 @@ class CallOutputs:
                 raise NoNameError(  # noqa: TRY301 - said as what else has no name
                     f"the function {label} holds much data: pass that as an argument"
                 )
-            common = call_name(label, function.value.pickled, working_folder())
+            common = call_name(self._digest(function), working_folder())
         except NoNameError as error:
-            self._say(label, error)
+            self.not_kept(label, str(error))
             return lambda _args, _kwargs: ""
 
         def name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
             try:
                 return named(common, arguments_name(label, (args, kwargs)))
             except NoNameError as error:
-                self._say(label, error)
+                self.not_kept(label, str(error))
                 return ""
 
         return name
 
-    def _say(self, label: str, why: NoNameError) -> None:
+    def _digest(self, function: Function) -> Digest:
+        """The digest of a function, taken once where its pickle has all that may change.
+
+        A function that is another one than at the last call is another `Function`, too.
+        """
+        digest = self._digests.get(function)
+        if digest is None:
+            digest = function_digest(function.label, function.value.pickled)
+            if not digest.reach.may_change:
+                self._digests[function] = digest
+        return digest
+
+    def not_kept(self, label: str, why: str) -> None:
+        """Say that what a function returns is not kept."""
         self.warn(f"What {label} returns is not kept: {why}.")
 
     def take(self, names: Sequence[str]) -> Mapping[str, tuple[PythonOutcome, str]]:
@@ -93,23 +114,15 @@ class CallOutputs:
         taken = {}
         for name, output in self.reuse.take(tuple(dict.fromkeys(names))).items():
             value = _value(output)
-            if not self._is_there(value):
+            if value.stream is not None and not self.store().may_have(value.stream):
                 self.reuse.give((name,))
-                self.reuse.lost([item.file for item in value.files])
+                self.lost(value.files)
                 continue
             taken[name] = (PythonOutcome(value), output.node)
             reading = _Reading(output, names.count(name))
             if value.stream is None or not self._reads(value.stream.file, reading):
                 self.reuse.give((name,))
         return taken
-
-    def _is_there(self, value: Value) -> bool:
-        """Whether all files of a value are there, and what they were."""
-        try:
-            self.store().read_all([(item,) for item in value.files])
-        except (InputMissingError, MinisharkError, OSError):
-            return False
-        return True
 
     def _reads(self, file: str, reading: _Reading) -> bool:
         """A file is to be read; whether nobody was to do so before, so that it was not held."""
@@ -145,9 +158,13 @@ class CallOutputs:
         if not is_spare:
             self.reuse.keep({name: output})
 
-    def release(self, items: Iterable[FileSlice]) -> None:
-        """Files of results were read, or are not wanted."""
-        done: list[_Reading] = []
+    def lost(self, items: Iterable[FileSlice]) -> None:
+        """Files of results are gone, or damaged: they are not given any more."""
+        self.reuse.lost(frozenset(item.file for item in items))
+
+    def release(self, items: Iterable[FileSlice]) -> Sequence[FileSlice]:
+        """Files of results were read, or are not wanted; those that nobody is to read any more."""
+        items, done = tuple(items), list[_Reading]()
         with self._lock:
             for item in items:
                 reading = self._reading.get(item.file)
@@ -162,6 +179,8 @@ class CallOutputs:
             if self.reuse.shared is not None:
                 self.reuse.shared.release(spare)
             self.reuse.remove([(output.outcome.file or "", output.node) for output in spare])
+        files = {reading.output.outcome.file for reading in done}
+        return [item for item in items if item.file in files]
 
 
 def _value(output: KeptOutput) -> Value:

@@ -69,6 +69,11 @@ def kept_outputs(
         return None
     entries = None if reuse.folder is None else entries_in(reuse.folder, access)
     of_nodes = cluster.shared_outputs() if reuse.by == "cluster" else None
+    if reuse.by == "cluster" and of_nodes is None and entries is None:
+        warn(
+            "This session's cluster ends with it, and so does what reuse='cluster' keeps: connect "
+            "to a cluster that was started, or pass reuse_folder, so that other sessions find it."
+        )
     quota = cluster.memory_limit_bytes // _SHARE
     if of_nodes is not None and entries is None:  # the nodes remove them
         return Reuse(

@@ -39,7 +39,6 @@ from minishark.query.answers import differences, output_order
 from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.planner import QueryPlanner, TablesPromisedError
 from minishark.query.report import explain_text, metrics_text
-from minishark.query.reused import reuse_text
 from minishark.query.sinks import ApplyFunction, CollectRows, HandOver, Layout, Sink, StreamRows
 from minishark.query.sources import HeldSource
 from minishark.session.definitions import Definitions
@@ -271,9 +270,8 @@ class Runtime:
             text = explain_text(plan, mode, threads=threads)
             if self.engine.reuse is None or mode not in ("stages", "all"):
                 return text
-            environment = self.engine.limited_environment(self.scope)
-            reuse = reuse_text(plan, self.engine.reuse, environment)
-            return f"{text}\n\nReuse\n{reuse}"
+            lines = self.engine.reuse_lines(plan, self.scope)
+            return "\n".join([text, "", "Reuse", *lines])
 
     def verify(self, sql: str, answer: pa.Table) -> None:
         expected = self.query_in_front_end(sql)

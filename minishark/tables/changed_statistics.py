@@ -46,6 +46,13 @@ def changed_statistics(
     return old if is_near and columns == old.columns else TableStatistics(rows, size_bytes, columns)
 
 
+def statistics_of(schema: Schema, rows: pa.Table, size_bytes: int) -> TableStatistics:
+    """The statistics of a table that has these rows, in columns of types with a plain order."""
+    none = tuple(ColumnStatistics(distinct=0, without_nulls=True) for _ in schema)
+    empty = TableStatistics(0, size_bytes, none)
+    return changed_statistics(empty, schema, rows, rows.num_rows, size_bytes)
+
+
 def joined_statistics(
     old: TableStatistics, schema: Schema, added: TableStatistics
 ) -> TableStatistics:

@@ -19,6 +19,9 @@ values: codes keep their meaning.
 near the partition stores it again as one file, before anybody reads it. The same is done in the
 background where deltas have grown to a share of their partition, or half of a file is deleted.
 
+**A column that is added** is the same in all rows: what it is stands beside the names of the files
+that lack it, and readers append it.
+
 Everything here is done for one writer at a time; what is published, and when, `Tables` decides.
 """
 
@@ -29,23 +32,34 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import structs
 from numpy.typing import NDArray
 
 from minishark.cluster.backend import Files
 from minishark.cluster.replicas import replica_locations
 from minishark.errors import ConflictError, ResourceError
 from minishark.model.catalog import FILE_SHIFT, ROW_NUMBER, Delta, Partition, Table, row_place
+from minishark.model.expressions import Column
 from minishark.query.inputs import lost_partitions, partition_slices
 from minishark.worker.dictionaries import dictionary_type, without_dictionaries
 from minishark.worker.outputs import BATCH_ROWS
 from minishark.worker.protocol import FileSlice
 from minishark.worker.store import FolderMissingError, InputMissingError, Store
-from minishark.worker.visible_rows import packed, row_counts, row_numbers, takeable
+from minishark.worker.visible_rows import (
+    further_constants,
+    packed,
+    row_counts,
+    row_numbers,
+    takeable,
+)
 from minishark.worker.writing import FULL, disk_full
+
+Stored = TypeVar("Stored", Partition, Delta)
 
 _PIECES_FEW, SCATTERED_ROWS = 1_024, 512
 """A file has at most so many pieces between deleted rows, or pieces of so many rows on average."""
@@ -119,7 +133,7 @@ def rebased(current: Table, read: Sequence[Partition], merged: Sequence[Partitio
     for old, new in zip(read, merged, strict=True):
         now, count = partitions[old.index], len(old.deltas)
         later = now.deltas[count:]
-        same = (now.file, now.deleted, now.deltas[:count]) == (old.file, old.deleted, old.deltas)
+        same = _own(now) == _own(old) and now.deltas[:count] == old.deltas
         nodes = tuple(node for node in new.locations if not later or node in now.locations)
         if same and nodes:
             partitions[old.index] = dataclasses.replace(
@@ -132,6 +146,34 @@ def rebased(current: Table, read: Sequence[Partition], merged: Sequence[Partitio
     if partitions == list(current.partitions):
         return None
     return dataclasses.replace(current, partitions=tuple(partitions), version=next(versions))
+
+
+def _own(partition: Partition) -> tuple[str, bytes, bytes]:
+    """What decides the rows of its own file."""
+    return partition.file, partition.deleted, partition.constants
+
+
+def with_column(table: Table, column: Column, row: pa.Table) -> Table:
+    """The next version of a table, with a column that is the same in all rows.
+
+    No file is written: whoever reads one that lacks the column adds it.
+
+    Args:
+        table: the table.
+        column: the new one.
+        row: its value, in the type in which partitions are stored.
+    """
+
+    def filled(stored: Stored) -> Stored:
+        constants = further_constants(stored.constants, row)
+        return dataclasses.replace(stored, constants=constants)
+
+    partitions = tuple(
+        dataclasses.replace(filled(part), deltas=tuple(map(filled, part.deltas)))
+        for part in table.partitions
+    )
+    schema = (*table.schema, column)
+    return dataclasses.replace(table, schema=schema, partitions=partitions, version=next(versions))
 
 
 def without_rows(table: Table, numbers: NDArray[np.int64]) -> Table:
@@ -213,7 +255,7 @@ class DeltaWriter:
             for file, rows in zip(files.tolist() or [0], groups, strict=True):
                 index, place, _ = row_place(file << FILE_SHIFT)
                 item = partition_slices(table.partitions[index])[place]
-                whole = store.read((FileSlice(item.file, item.locations),))
+                whole = store.read((_all_rows(item),))
                 parts.append(_plain(_taken(whole, rows)))
         together = pa.concat_tables([part.cast(parts[0].schema) for part in parts])
         return together.append_column(ROW_NUMBER, pa.array(numbers))
@@ -248,7 +290,7 @@ class DeltaWriter:
     @staticmethod
     def _none(partition: Partition, store: Store) -> pa.Table:
         first = partition_slices(partition)[0]
-        return _plain(store.read((FileSlice(first.file, first.locations, 0, 0),)))
+        return _plain(store.read((_all_rows(first, 0),)))
 
     def _placed(
         self, table: Table, rows: pa.Table, buckets: pa.Array | None
@@ -311,7 +353,7 @@ class DeltaWriter:
             parts = [_plain(store.read((item,))) for item in merged]
             rows = pa.concat_tables([*parts, _plain(rows).cast(parts[0].schema)])
         encoded = self._encoded(table.folder, rows, first, store)
-        delta, held = self._written(table, partition.locations, encoded, store)
+        delta, held = self._written(table.folder, partition.locations, encoded, store)
         if not held:  # else nobody would be known to have the partition's own file
             message = f"no node of partition {partition.index} answers"
             raise InputMissingError(message, (first,), is_silent=True)
@@ -334,17 +376,35 @@ class DeltaWriter:
         store, deltas, nodes = self.cluster.store(), [], new.locations
         with _stored_for(table):
             for delta, item in zip(old.deltas, partition_slices(old)[1:], strict=True):
-                stored = FileSlice(item.file, item.locations)
-                rows = self._encoded(table.folder, store.read((stored,)), _first(new), store)
-                copy, nodes = self._written(table, nodes, rows, store)
+                rows = store.read((_all_rows(item),))
+                rows = self._encoded(table.folder, rows, partition_slices(new)[0], store)
+                copy, nodes = self._written(table.folder, nodes, rows, store)
                 deltas.append(dataclasses.replace(copy, rows=delta.rows, deleted=delta.deleted))
         return dataclasses.replace(new, deltas=tuple(deltas), locations=nodes)
 
     def _new_partition(self, table: Table, index: int, rows: pa.Table, store: Store) -> Partition:
         slices = partition_slices(table.partitions[-1])
         encoded = self._encoded(table.folder, rows, slices[0], store)
-        nodes = replica_locations(self.cluster.nodes, index, table.replicas)
-        delta, held = self._written(table, nodes, encoded, store)
+        return self._partition(table.folder, index, encoded, table.replicas, store)
+
+    def stored(self, folder: str, rows: pa.Table, replicas: int) -> Partition:
+        """The only partition of a new table, in a folder that exists.
+
+        Raises:
+            ResourceError: neither memory nor disk has room for it.
+        """
+        try:
+            return self._partition(folder, 0, rows, replicas, self.cluster.store())
+        except OSError as error:
+            if error.errno in FULL:
+                raise ResourceError(disk_full(error)) from error
+            raise
+
+    def _partition(
+        self, folder: str, index: int, rows: pa.Table, replicas: int, store: Store
+    ) -> Partition:
+        nodes = replica_locations(self.cluster.nodes, index, replicas)
+        delta, held = self._written(folder, nodes, rows, store)
         return Partition(
             index=index,
             file=delta.file,
@@ -354,11 +414,11 @@ class DeltaWriter:
         )
 
     def _written(
-        self, table: Table, nodes: Sequence[str], rows: pa.Table, store: Store
+        self, folder: str, nodes: Sequence[str], rows: pa.Table, store: Store
     ) -> tuple[Delta, tuple[str, ...]]:
         """Rows stored on nodes, and which of these have them."""
         # Several sessions may write into the folder of a table that belongs to the cluster.
-        file = f"{table.folder}/delta-{self.cluster.store_name}-{next(self._numbers)}.arrow"
+        file = f"{folder}/delta-{self.cluster.store_name}-{next(self._numbers)}.arrow"
         batches = rows.combine_chunks().to_batches(BATCH_ROWS)
         stored = store.write(file, rows.schema, [batches])
         # Also those that drain: they may be the only ones that have the partition's other files.
@@ -379,13 +439,13 @@ class DeltaWriter:
     def _encoded(self, folder: str, rows: pa.Table, first: FileSlice, store: Store) -> pa.Table:
         """Rows in the layout of their partition's own file, with the dictionaries of its text."""
         dictionaries = self._known.setdefault(folder, {})
-        schema = store.read((FileSlice(first.file, first.locations, 0, 0),)).schema
+        schema = store.read((_all_rows(first, 0),)).schema
         columns = _plain(rows).combine_chunks().columns
         for position, wanted in enumerate(schema):
             if not pa.types.is_dictionary(wanted.type):
                 columns[position] = columns[position].cast(wanted.type)
                 continue
-            begin = store.read((FileSlice(first.file, first.locations, 0, 1),))
+            begin = store.read((_all_rows(first, 1),))
             values = begin.column(position).chunk(0).dictionary
             longer = dictionaries.get(position)
             if longer is not None and longer[: len(values)].equals(values):
@@ -426,8 +486,9 @@ def replaced_meanwhile(name: str) -> str:
     return f"Table {name} was changed or replaced meanwhile; run the statement again."
 
 
-def _first(partition: Partition) -> FileSlice:
-    return FileSlice(partition.file, partition.locations)
+def _all_rows(item: FileSlice, batches: int | None = None) -> FileSlice:
+    """All rows of a file, or of its first batches, those that are deleted, too."""
+    return structs.replace(item, last=batches, deleted=b"", numbered_from=None)
 
 
 def _taken(rows: pa.Table, places: NDArray[np.int64]) -> pa.Table:

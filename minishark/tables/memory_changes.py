@@ -18,17 +18,25 @@ from minishark.model.catalog import (
     CatalogView,
     ColumnStatistics,
     Table,
+    TableStatistics,
 )
 from minishark.model.expressions import ColumnRef, quote, quote_text
 from minishark.query.sinks import CollectRows
-from minishark.tables.changed_statistics import joined_statistics
-from minishark.tables.deltas import SCATTERED_ROWS, changed_files, versions, without_rows
+from minishark.tables.changed_statistics import joined_statistics, statistics_of
+from minishark.tables.deltas import (
+    SCATTERED_ROWS,
+    changed_files,
+    versions,
+    with_column,
+    without_rows,
+)
 from minishark.tables.memory_transaction import AddedRows, MemoryTransaction, measured, with_rows
 from minishark.tables.patches import ApplyPatch
-from minishark.tables.scratch_database import NewKeys, Shell
+from minishark.tables.scratch_database import AddedColumn, NewKeys, Shell
 from minishark.tables.store import StoreMany
 from minishark.tables.stores import ChangedTable, NumberedRows, StoreContext, Stored
 from minishark.tables.tables import numbered_name
+from minishark.worker.statistics import is_measured
 
 _VALUES_MAX = 1_000  # in the text of a query; more go to the cluster as rows
 _FEW_BYTES = 1 << 20  # one process searches them in less time than a query takes to begin
@@ -183,6 +191,18 @@ class MemoryTable(ChangedTable[Table]):
         """Make the next version, after a COMMENT."""
         definition = self._context.scratch.commented(sql, self.shell)
         self._next(replace(self._table, definition=definition, version=next(versions)), None)
+
+    def add_column(self, added: AddedColumn) -> None:
+        """Make the next version, with a column."""
+        table = self._table
+        new = with_column(table, added.column, added.row)
+        of_one = statistics_of((added.column,), added.row, 0).columns
+        of_all = of_one if is_measured(added.column.type) else (ColumnStatistics(),)
+        columns = (*table.statistics.columns, *of_all)
+        statistics = TableStatistics(new.rows, new.bytes, columns)
+        definition, says = added.definition, added.constraints
+        new = replace(new, statistics=statistics, definition=definition, constraints=says)
+        self._next(new, None)
 
     def discard(self, *made: Stored[Table] | pa.Table | None) -> None:
         for part in made:

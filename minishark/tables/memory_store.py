@@ -43,7 +43,7 @@ from minishark.tables.memory_transaction import (
     begin,
     in_memory,
 )
-from minishark.tables.scratch_database import NO_CATALOG, ScratchTable, Written
+from minishark.tables.scratch_database import NO_CATALOG, AddedColumn, ScratchTable, Written
 from minishark.tables.scratch_store import HIDDEN, ScratchTables, of_catalog
 from minishark.tables.shared_tables import is_shared
 from minishark.tables.sources import arrow_table
@@ -321,6 +321,10 @@ class MemoryStore(TableStore):
                 answer = self._change(statement, target)
                 if answer is not None:
                     return answer
+            if isinstance(statement, AlterTable) and target is not None and not is_here:
+                answer = self._add_column(statement, target)
+                if answer is not None:
+                    return answer
             open_, reads_catalog = self._open, context.scratch.reads_catalog(sql)
             if reads_catalog and target is None:
                 raise UnsupportedError(NO_CATALOG)
@@ -375,6 +379,22 @@ class MemoryStore(TableStore):
             return attempted(find, changed, context.restore, is_alone=self._open is None)
         except NotHereError:
             return None
+
+    def _add_column(self, statement: AlterTable, target: Target) -> pa.Table | None:
+        """Add a column without a look at the rows; None if that is not what a statement does."""
+        context = self.context
+        if not statement.adds or self._open is not None or is_shared(target.name):
+            return None
+        table = self._stored(target.name)
+        if table is None or context.scratch.reads_catalog(statement.sql):
+            return None
+        changed = MemoryTable(table, context, None)
+        varies = context.planning.varies
+        added = context.scratch.added_column(statement.sql, changed.shell, varies)
+        if not isinstance(added, AddedColumn):
+            return added
+        changed.add_column(added)
+        return added.answer
 
     def _stored(self, name: str) -> Table | None:
         """A table whose rows are in the cluster alone."""

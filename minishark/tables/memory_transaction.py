@@ -194,7 +194,8 @@ class MemoryTransaction:
             if changed.now is None or (is_new and name not in scratch.own_tables):
                 return None
         elif current is not None and not self.context.scratch.must_keep(name):
-            adds = changed.added is not None and current.folder == began.folder
+            is_alike = current.folder == began.folder and current.schema == began.schema
+            adds = changed.added is not None and is_alike
             if adds or current.same_rows(began):
                 return current
         raise _conflict(f"Table {name}")

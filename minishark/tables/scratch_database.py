@@ -15,7 +15,7 @@ import itertools
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import duckdb
@@ -43,7 +43,7 @@ from minishark.errors import (
     UnsupportedError,
 )
 from minishark.model.catalog import Catalog, Constraints, Table
-from minishark.model.expressions import DUCKDB_TYPE, WIDE_INTEGERS, quote, quote_text
+from minishark.model.expressions import DUCKDB_TYPE, WIDE_INTEGERS, Column, quote, quote_text
 from minishark.tables.interruption import stopped_by
 from minishark.tables.store import kept_by_arrow
 from minishark.worker.columns import integers
@@ -140,6 +140,17 @@ class _Described:
     has_collations: bool
     is_only_rows: bool  # whether statements on it need no other one, and Arrow can hold its rows
     definition: str  # what makes an empty one like it
+    constraints: Constraints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedColumn:
+    """A column that a statement adds to a table, the same in all of its rows."""
+
+    answer: pa.Table  # to the statement
+    column: Column
+    row: pa.Table  # its value
+    definition: str  # what makes an empty table like the one with it
     constraints: Constraints
 
 
@@ -506,7 +517,6 @@ class ScratchDatabase:
         *,
         keeps_same: bool,
     ) -> MadeRows:
-        settings = {k: v for k, v in stored_settings(shell.types).items() if k not in _SETTINGS}
         read = {name: r for name, r in ((ROWS, given), (_STORED, stored)) if r is not None}
         types = self._types_of_users()
         with types, self._made(shell, read), contextlib.ExitStack() as stack:
@@ -516,9 +526,7 @@ class ScratchDatabase:
                 self._run(f"INSERT INTO {table} SELECT * EXCLUDE ({number}) FROM {before}")
             answer = self._answer(sql)
             self._keep_types()
-            for name, value in settings.items():
-                stack.callback(self._run, f"RESET SESSION {name}")
-                self._run(f"SET SESSION {name} = {value}")
+            stack.enter_context(self._stored_layout(shell.types))
             keys = [
                 self._new_keys(table, columns, has_stored=stored is not None)
                 for columns in shell.keys
@@ -909,6 +917,61 @@ class ScratchDatabase:
             described = self._described(shell.name)
             assert described is not None, "it was made just now"
             return described.definition
+
+    def added_column(
+        self, sql: str, shell: Shell, varies: Callable[[str], bool]
+    ) -> AddedColumn | pa.Table | None:
+        """Run an ALTER TABLE that adds a column; None if it does something else, or more.
+
+        Its answer alone if it changes nothing, as there is the column.
+
+        Args:
+            sql: the statement.
+            shell: what its table is like.
+            varies: tells whether an expression may have another value in each row.
+        """
+        types_of_users = self._types_of_users()
+        with self._made(shell):
+            before = self._described(shell.name)
+            with types_of_users:
+                answer = self._answer(sql)
+            self._keep_types()
+            after = self._described(shell.name)
+            assert before is not None, "it was made just now"
+            if after == before:
+                return answer
+            if after is None or not after.is_only_rows or after.has_collations:
+                return None
+            relation = self._con.sql(f"FROM {after.place} LIMIT 0")
+            types = [str(type_) for type_ in relation.types]
+            position, says = len(shell.types), after.constraints
+            same = replace(says, defaults=before.constraints.defaults) == before.constraints
+            if types[:-1] != [*shell.types] or not same or not kept_by_arrow(types[-1:]):
+                return None
+            default = says.defaults.get(position, "NULL")
+            if varies(default):
+                return None
+            column = Column(relation.columns[position], types[position])
+            with self._stored_layout(types[position:]):
+                value = f"SELECT CAST(({default}) AS {column.type}) AS {quote(column.name)}"
+                row = self._executed(value)
+            return AddedColumn(
+                answer=answer,
+                column=column,
+                row=row,
+                definition=after.definition,
+                constraints=says,
+            )
+
+    @contextlib.contextmanager
+    def _stored_layout(self, types: Sequence[str]) -> Iterator[None]:
+        """A block in which rows of these types come as they are stored in tables."""
+        settings = {k: v for k, v in stored_settings(types).items() if k not in _SETTINGS}
+        with contextlib.ExitStack() as stack:
+            for name, value in settings.items():
+                stack.callback(self._run, f"RESET SESSION {name}")
+                self._run(f"SET SESSION {name} = {value}")
+            yield
 
     def loaded(self, table: ScratchTable) -> None:
         """`table` was loaded, or stays here; if it has changed again since, it is still to load."""

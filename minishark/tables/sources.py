@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +17,33 @@ from minishark.query.sources import SourceTable
 from minishark.sources.contract import Source
 from minishark.tables.load import Origin, TableSource
 from minishark.tables.pieces import Pieces
+from minishark.worker.dictionaries import DICTIONARY_ROWS_MIN
 from minishark.worker.digest import rows_digest
 from minishark.worker.duckdb_slot import stored_types
 from minishark.worker.outputs import BATCH_ROWS
 from minishark.worker.protocol import FileSlice, OutputKind, StageTask
 from minishark.worker.store import Store
 from minishark.worker.writing import FULL, disk_full
+
+PLAIN_TYPES: Mapping[pa.DataType, str] = {
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.uint8(): "UTINYINT",
+    pa.uint16(): "USMALLINT",
+    pa.uint32(): "UINTEGER",
+    pa.uint64(): "UBIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "VARCHAR",
+    pa.date32(): "DATE",
+    pa.timestamp("s"): "TIMESTAMP_S",
+    pa.timestamp("ms"): "TIMESTAMP_MS",
+    pa.timestamp("us"): "TIMESTAMP",
+    pa.timestamp("ns"): "TIMESTAMP_NS",
+}
+"""Types of Arrow that DuckDB reads as these, and gives back as they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +119,43 @@ def _relation_table(relation: duckdb.DuckDBPyRelation) -> pa.Table:
         run(f"SET {setting} = {before}")
 
 
+@dataclass(frozen=True, slots=True)
+class FewRows:
+    """Rows of this process that can be stored as they are: no task needs to see them."""
+
+    schema: Schema
+    rows: pa.Table
+    digest: str  # as that of a `TableSource`
+
+
+def few_rows(table: pa.Table, *, is_named: bool = False) -> FewRows | None:
+    """Rows in the layout in which tasks would store them; None if that is another one.
+
+    See `memory_source` for `is_named`.
+    """
+    if table.num_rows >= DICTIONARY_ROWS_MIN:
+        return None
+    names = {name.lower() for name in table.column_names}
+    types = [PLAIN_TYPES.get(column.type) for column in table.schema if column.metadata is None]
+    if (
+        None in types
+        or not names
+        or "" in names
+        or not len(names) == len(types) == len(table.schema)
+    ):
+        return None
+    columns = zip(table.column_names, types, strict=True)
+    schema = tuple(Column(name, type_) for name, type_ in columns if type_ is not None)
+    arrow = pa.schema([pa.field(column.name, column.type) for column in table.schema])
+    rows = pa.Table.from_arrays(table.columns, schema=arrow)
+    return FewRows(schema, rows, _digest(table, table.num_rows) if is_named else "")
+
+
+def _digest(table: pa.Table, rows: int) -> str:
+    """Identifies rows in batches of `rows`."""
+    return f"{rows_digest(table).hex()} {rows}"
+
+
 def memory_source(
     table: pa.Table,
     store: Store,
@@ -136,7 +195,7 @@ def memory_source(
     source = TableSource(
         schema=schema,
         slices=slices or (FileSlice(file, (store_name,)),),
-        digest=f"{rows_digest(table).hex()} {rows}" if is_named else "",
+        digest=_digest(table, rows) if is_named else "",
     )
     return source, SourceSize(stored.bytes, stored.rows)
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from minishark.errors import OptionError
 from minishark.tasks.files import Files
-from minishark.tasks.keeping import keep
+from minishark.worker.keeping import keep
 from minishark.worker.protocol import Value
 from minishark.worker.python_tasks import SCOPE, slot_here
 from minishark.worker.values import dump, unsendable
@@ -36,7 +36,8 @@ class Broadcast(Generic[T]):
         return self._value[0] if self._value else _load(self._stored)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        keep(self)  # until the call is over
+        if self._stored.files:
+            keep(self)  # until the call is over
         return Broadcast, (self._stored,)
 
 

@@ -78,6 +78,7 @@ class Call:
         ran_s: how long it ran, in seconds, once it has.
         is_pending: whether it waits in this process.
         is_over: whether it has ended, or was cancelled.
+        losses: how often what it has returned was lost before it was read.
     """
 
     receiver: Receiver
@@ -95,6 +96,7 @@ class Call:
     ran_s: float | None = None
     is_pending: bool = True
     is_over: bool = False
+    losses: int = 0
 
 
 @dataclass(slots=True, eq=False)

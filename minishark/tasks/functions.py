@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from minishark.tasks.files import Files
-from minishark.tasks.keeping import keeping
+from minishark.worker.keeping import keeping
 from minishark.worker.protocol import Value
 from minishark.worker.values import dump, unsendable
 

@@ -172,11 +172,11 @@ class Future(concurrent.futures.Future[T], Generic[T]):
         assert outcome.value is not None
         if not outcome.value.files:
             # Twice, if two threads do it at once; a lock for each future would cost more.
-            self._result, self._outcome = self._pool.result(outcome), None
+            self._result, self._outcome = read(self._pool, outcome), None
             return
         with self._condition:
             if self._outcome is not None:
-                self._result = self._pool.result(outcome)
+                self._result = read(self._pool, outcome)
                 self._outcome = None
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -199,3 +199,20 @@ class Future(concurrent.futures.Future[T], Generic[T]):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("A future can't be sent to other processes; send its result().")
+
+
+def read(pool: CallPool, outcome: PythonOutcome) -> Any:
+    """The value of an outcome without a problem; the call is made again if a kept one is lost.
+
+    Raises:
+        TasksLostError: it is lost, and was not kept.
+        Exception: what the call has raised now, or unpickling its result.
+    """
+
+    def again(call: Call) -> Any:
+        future: Future[Any] = Future(pool, call.function.label)
+        future.call = repeated = pool.again(future, call)
+        pool.submit((repeated,))
+        return future.result()
+
+    return pool.result(outcome, again)

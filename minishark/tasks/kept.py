@@ -28,5 +28,11 @@ class KeptCalls(Protocol):
     def keep(self, name: str, value: Value, node: str, run_s: float) -> None:
         """A call has returned; its file, if there is one, stays. Must not block."""
 
-    def release(self, items: Iterable[FileSlice]) -> None:
-        """Files of results were read, or are not wanted."""
+    def not_kept(self, label: str, why: str) -> None:
+        """What a function has returned can't be kept."""
+
+    def lost(self, items: Iterable[FileSlice]) -> None:
+        """Files of results are gone, or damaged."""
+
+    def release(self, items: Iterable[FileSlice]) -> Sequence[FileSlice]:
+        """Files of results were read, or are not wanted; those that nobody is to read any more."""

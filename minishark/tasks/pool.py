@@ -44,6 +44,7 @@ from minishark.cluster.job_events import (
 from minishark.errors import (
     ClusterError,
     ExecutionError,
+    TasksLostError,
     TaskTimeoutError,
 )
 from minishark.events.kinds import CallEnded, CallsSubmitted, message, shortened
@@ -52,9 +53,9 @@ from minishark.tasks.call import Call, CallOptions, Receiver, Sent
 from minishark.tasks.callbacks import Callbacks
 from minishark.tasks.files import Files
 from minishark.tasks.functions import Function, Functions
-from minishark.tasks.keeping import keeping
 from minishark.tasks.kept import KeptCalls, Naming
 from minishark.tasks.nested_calls import NestedCalls
+from minishark.worker.keeping import keeping
 from minishark.worker.protocol import (
     FileSlice,
     ProblemDetail,
@@ -66,11 +67,13 @@ from minishark.worker.protocol import (
     encode,
 )
 from minishark.worker.python_tasks import SCOPE
+from minishark.worker.store import InputMissingError
 from minishark.worker.values import dump_arguments, dump_plain, load, load_small, unsendable
 
 _SENT_MAX = 16_384
 _SENT_BYTES = 64 << 20
 _STOPPED = "The session was stopped before the call was done."
+_LOSSES_MAX = 3  # of what one call has returned: then something is wrong with storage
 _UNKNOWN_S = 1.0  # what Sparrow takes for the time of a task of which nothing is known
 
 
@@ -118,6 +121,8 @@ class CallPool:
         self._sent_bytes = 0
         self._open: dict[Sent, None] = {}
         self._withdrawn: dict[Sent, list[int]] = {}
+        # Those whose kept results are to be read, by file: the arguments stay as long.
+        self._unread: dict[str, Call] = {}
         self._closed = False
 
     @property
@@ -408,17 +413,30 @@ class CallPool:
             self.put_back(call)
             return
         if outcome.value is not None and call.name and self.kept is not None:
-            self.kept.keep(call.name, outcome.value, node, run_s)
+            if outcome.value.is_fleeting:
+                self.kept.not_kept(call.function.label, "it holds a broadcast value")
+                call.name = ""
+            else:
+                self.kept.keep(call.name, outcome.value, node, run_s)
         self._returned(call, outcome, node)
 
     def _returned(self, call: Call, outcome: PythonOutcome, node: str) -> None:
         """Tell who wants it what came of a call, if somebody still does."""
-        if self._over(call):
-            if outcome.value is not None and outcome.value.files:
-                self.files.keep(outcome.value.files)
-            call.receiver.returned(outcome, node)
-        else:
+        files = () if outcome.value is None else outcome.value.files
+        if not self._ends(call):
             self.discard(outcome)
+            return
+        if not files or not self._is_unread(call, files):
+            self._release(call)
+        call.receiver.returned(outcome, node)
+
+    def _is_unread(self, call: Call, files: Sequence[FileSlice]) -> bool:
+        """A result is to be read; whether this call is the one to make again if that is lost."""
+        self.files.keep(files)
+        if not call.name:
+            return False
+        with self._lock:  # equal calls may have one result: either will do
+            return self._unread.setdefault(files[0].file, call) is call
 
     def _timed_out(self, call: Call, event: TaskFailed) -> None:
         """A call ended with its executor, after its timeout: as if the executor had said so."""
@@ -459,20 +477,25 @@ class CallPool:
             call.receiver.failed(error)
 
     def _over(self, call: Call) -> bool:
-        """Whether a call ends here; not if it was cancelled."""
+        """Whether a call ends here, so that nothing of it is needed; not if it was cancelled."""
+        ends = self._ends(call)
+        if ends:
+            self._release(call)
+        return ends
+
+    def _ends(self, call: Call) -> bool:
         with self._lock:
             if call.is_over:
                 return False
             call.is_over = True
-        self._release(call)
+        if call.nested_in is not None:
+            call.nested_in.ended(call)
         return True
 
     def _release(self, call: Call) -> None:
         if call.files:
             self.files.release(call.files)
         call.keeps = ()
-        if call.nested_in is not None:
-            call.nested_in.ended(call)
 
     def _fail_all(self, error: Exception) -> None:
         with self._lock:
@@ -506,6 +529,8 @@ class CallPool:
             is_needed = bool(self._withdrawn)
         for call in dropped:
             self._release(call)
+            if call.nested_in is not None:
+                call.nested_in.ended(call)
         if is_needed:
             self._wake()
 
@@ -556,15 +581,43 @@ class CallPool:
 
     # Outcomes, on the threads that want them
 
-    def result(self, outcome: PythonOutcome) -> Any:
-        """The value of an outcome without a problem; its files are removed."""
+    def result(self, outcome: PythonOutcome, again: Callable[[Call], Any]) -> Any:
+        """The value of an outcome without a problem; its files are removed.
+
+        `again` makes a call whose kept result is lost, and gives that.
+
+        Raises:
+            TasksLostError: a result is lost with its node.
+        """
         assert outcome.value is not None
         if not outcome.value.files:
             return load_small(outcome.value)
         try:
             return load(outcome.value, self.files.store())
+        except InputMissingError as error:
+            call = self._unread.get(outcome.value.files[0].file)
+            if call is None or call.losses == _LOSSES_MAX:
+                raise TasksLostError(
+                    f"The result of a call is lost with its node; submit the call again ({error})."
+                ) from error
+            assert self.kept is not None, "what has a name is kept"
+            self.kept.lost(outcome.value.files)
+            return again(call)
         finally:
             self._free(outcome.value.files)
+
+    def again(self, receiver: Receiver, call: Call) -> Call:
+        """A call once more, whose result is lost; `call` has its arguments meanwhile."""
+        return Call(
+            receiver=receiver,
+            function=call.function,
+            options=call.options,
+            payload=call.payload,
+            files=(),
+            retries=call.options.retries,
+            name=call.name,
+            losses=call.losses + 1,
+        )
 
     def discard(self, outcome: PythonOutcome) -> None:
         """Nobody will ask for this outcome: remove its files."""
@@ -578,7 +631,11 @@ class CallPool:
         others = [item for item in items if not item.file.startswith(own)]
         if others and self.kept is not None:
             self.files.forget(others)
-            self.kept.release(others)
+            for item in self.kept.release(others):
+                with self._lock:
+                    call = self._unread.pop(item.file, None)
+                if call is not None:
+                    self._release(call)
 
     def error(self, call_name: str, outcome: PythonOutcome, node: str, index: int = 0) -> Exception:
         """The exception of an outcome with a problem."""

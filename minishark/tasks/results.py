@@ -16,6 +16,7 @@ from typing import Any, Generic, Self, TypeVar
 from minishark.errors import OptionError
 from minishark.tasks.call import Call, CallOptions
 from minishark.tasks.functions import Function
+from minishark.tasks.future import read
 from minishark.tasks.kept import Naming
 from minishark.tasks.pool import CallPool
 from minishark.worker.protocol import PythonOutcome
@@ -265,7 +266,7 @@ class Results(Iterator[T], Generic[T]):
         if chunk.outcome.problem is not None:
             label = self._plan.function.label
             raise self._pool.error(label, chunk.outcome, chunk.node, chunk.first)
-        values: Sequence[T] = self._pool.result(chunk.outcome)
+        values: Sequence[T] = read(self._pool, chunk.outcome)
         return values
 
     def close(self) -> None:

@@ -161,6 +161,7 @@ class CallRun:
     pause: Callable[[float], None] = _pause
     chance: Callable[[], float] = random.random
     retried: int = 0  # calls that were repeated
+    reused: int = 0  # calls that were not made, as they had been
     rejected: int = 0  # rows of calls that failed for good
     _blocks: list[_Block] = field(default_factory=list)
     _declared: Declared = field(init=False)
@@ -212,6 +213,7 @@ class CallRun:
                 if logged is None:
                     yield block, index, argument
                 else:
+                    self.reused += 1
                     self._note(block, index, _unpacked(logged))
 
     # Calls

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-_ROWS_MIN = 8_192
+DICTIONARY_ROWS_MIN = 8_192
+"""Text stays plain among fewer rows."""
+
 _VALUES_MAX = 1_024
 _NARROW_VALUES_MAX = 127
 
@@ -43,7 +45,7 @@ class Parts:
 
     def __iter__(self) -> Iterator[Part]:
         assert self._next is not None
-        texts = self._texts if self._next.num_rows >= _ROWS_MIN else []
+        texts = self._texts if self._next.num_rows >= DICTIONARY_ROWS_MIN else []
         dictionaries: Dictionaries = {position: pa.array([], pa.string()) for position in texts}
         while self._next is not None:
             first, dictionaries = _encoded(self._next, dictionaries)
@@ -103,7 +105,7 @@ def _looked_up(
     column: pa.ChunkedArray, values: pa.Array
 ) -> tuple[list[pa.DictionaryArray], pa.Array] | None:
     """A column by its values, which are given too; None if there are many, with `values`."""
-    if len(column[:_ROWS_MIN].unique().drop_null()) > _VALUES_MAX:
+    if len(column[:DICTIONARY_ROWS_MIN].unique().drop_null()) > _VALUES_MAX:
         return None
     own = []
     for chunk in column.chunks:

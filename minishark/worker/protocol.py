@@ -14,7 +14,7 @@ import msgspec
 
 from minishark.compiler.hints import NO_FRAGMENT_HINTS, FragmentHints
 from minishark.events.figures import TaskFigures
-from minishark.model.catalog import RowNumbers
+from minishark.model.catalog import Constants, RowNumbers
 from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess
 
 
@@ -34,6 +34,7 @@ class FileSlice(_Batches, frozen=True, array_like=True, kw_only=True):
     """Record batches `first` to `last` (exclusive; None: the end) of a task's output or a table."""
 
     deleted: RowNumbers = b""  # rows that are left out, counted from the first of the file
+    constants: Constants = b""  # of further columns
     # The number of the file's first row, if rows have a further column with their numbers.
     numbered_from: int | None = None
     # Of the whole file, which is checked before it is read; 0 for a file that need not be.
@@ -73,6 +74,7 @@ class Value(msgspec.Struct, frozen=True, array_like=True):
     buffers: tuple[FileSlice, ...] = ()  # the files of its out-of-band buffers, in order
     others: tuple[FileSlice, ...] = ()  # files of values that are parts of it
     stream_bytes: int = 0  # the size of a large pickle that is kept
+    is_fleeting: bool = False  # it holds what goes with the session: not to be kept
 
     @property
     def files(self) -> tuple[FileSlice, ...]:

@@ -201,8 +201,11 @@ class PythonTasks:
         stored: list[FileSlice] = []
         try:
             if job.kept:
-                return self._kept(result, job.kept, stored)
-            return dump(result, partial(self._store_part, job.folder, stored))
+                kept = self._kept(result, job.kept, stored)
+                if kept is not None:
+                    return kept
+            value = dump(result, partial(self._store_part, job.folder, stored))
+            return msgspec.structs.replace(value, is_fleeting=True) if job.kept else value
         except BaseException as error:  # also an interrupt: nobody will know of these files
             for item in stored:
                 self.store.remove(item)
@@ -210,10 +213,10 @@ class PythonTasks:
                 raise TypeError(str(unsendable("The result", error))) from error
             raise
 
-    def _kept(self, result: Any, folder: str, stored: list[FileSlice]) -> Value:
-        """A result that is one file, or none if it is small."""
+    def _kept(self, result: Any, folder: str, stored: list[FileSlice]) -> Value | None:
+        """A result that is one file, or none if it is small; None for one that can't be kept."""
         value = dump_whole(result)
-        if len(value.pickled) <= _KEPT_INLINE_BYTES:
+        if value is None or len(value.pickled) <= _KEPT_INLINE_BYTES:
             return value
         # Sessions share the folder, and files outlive this process, whose number is used again.
         name = f"{folder}/call-{secrets.token_hex(12)}"

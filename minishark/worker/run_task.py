@@ -601,7 +601,10 @@ class TaskRunner:
 def _with_calls(outcome: TaskOutcome, run: CallRun) -> TaskOutcome:
     """The outcome of a task whose calls are done."""
     figures = structs.replace(
-        outcome.figures, retried_calls=run.retried, rejected_rows=run.rejected
+        outcome.figures,
+        retried_calls=run.retried,
+        reused_calls=run.reused,
+        rejected_rows=run.rejected,
     )
     return structs.replace(outcome, figures=figures)
 

@@ -30,7 +30,7 @@ from minishark.worker.dictionaries import without_dictionaries
 from minishark.worker.paths import StorePaths, follow, link
 from minishark.worker.protocol import FileSlice, StoreLocation
 from minishark.worker.storage import StorageMeter
-from minishark.worker.visible_rows import with_numbers, without_deleted
+from minishark.worker.visible_rows import with_constants, with_numbers, without_deleted
 from minishark.worker.writing import FileWriter, RawFile, StoredFile, checksum
 
 _CACHED_FILES_MAX = 1024
@@ -201,10 +201,10 @@ class Store:
         """Where this host has a file, fetched if only others do; None if there is no room for it.
 
         Raises:
-            InputMissingError: no location has it.
+            InputMissingError: no location has it, as it was.
         """
         paths = (self._find(item.file, node) for node in (self.node, *item.locations))
-        path = next(filter(None, paths), None)
+        path = next((path for path in paths if path is not None and _is_intact(path, item)), None)
         if path is None:
             found_afar = self._copied(item)
             if isinstance(found_afar, InputMissingError):
@@ -247,6 +247,10 @@ class Store:
         """Whether this node has a folder for files."""
         return (self._paths.memory / self.node / folder).exists()
 
+    def may_have(self, item: FileSlice) -> bool:
+        """Whether a file is there, for all that this host can tell without asking others."""
+        return any(map(self._is_far, item.locations)) or self.has_copy(item)
+
     def has_copy(self, item: FileSlice) -> bool:
         """Whether this host has a copy of a file."""
         return any(True for _ in self._copies(item))
@@ -284,10 +288,9 @@ class Store:
             path = next((path for path in paths if path is not None), None)
             if path is None:
                 return None
+            if not _is_intact(path, item):
+                return None
             try:
-                if item.checksum and checksum(path) != item.checksum:
-                    path.unlink(missing_ok=True)  # it is damaged, and nobody's any more
-                    return None
                 reader = pa.ipc.open_file(pa.memory_map(str(path)))
             except FileNotFoundError:  # removed since
                 return None
@@ -381,7 +384,8 @@ class Store:
 
     def linked(self, item: FileSlice, file: str) -> StoredFile | None:
         """A whole file of this node under another name; None if the node does not have it."""
-        path = self._find(item.file, self.node) if _is_whole(item) and not item.deleted else None
+        is_same = _is_whole(item) and not (item.deleted or item.constants)
+        path = self._find(item.file, self.node) if is_same else None
         if path is None or self.node not in item.locations:
             return None
         if self._stores:
@@ -579,6 +583,8 @@ class Store:
 
 def _changed(rows: pa.Table, item: FileSlice) -> pa.Table:
     """The rows of a slice as its reader wants them."""
+    if item.constants:
+        rows = with_constants(rows, item.constants)
     if item.numbered_from is not None:
         rows = with_numbers(rows, item.numbered_from)
     return without_deleted(rows, item.deleted) if item.deleted else rows
@@ -586,6 +592,17 @@ def _changed(rows: pa.Table, item: FileSlice) -> pa.Table:
 
 def _is_whole(item: FileSlice) -> bool:
     return not item.first and item.last is None and bool(item.locations)
+
+
+def _is_intact(path: Path, item: FileSlice) -> bool:
+    """Whether a file is what it was; one that is damaged is removed, and nobody's any more."""
+    try:
+        is_intact = not item.checksum or checksum(path) == item.checksum
+    except FileNotFoundError:  # removed since
+        return False
+    if not is_intact:
+        path.unlink(missing_ok=True)
+    return is_intact
 
 
 def _copy_name(item: FileSlice) -> str:

@@ -1,4 +1,4 @@
-"""The user's own modules in this process, which change while it lives.
+"""Which modules are the user's own, and those of them in this process, which change while it lives.
 
 Functions of modules are pickled by name, so that an executor imports what they are in. Whoever
 edits such a module and runs a program again on a running cluster wants the new code.
@@ -7,14 +7,33 @@ edits such a module and runs a program again on a running cluster wants the new 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import sysconfig
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
-_OWN = ("minishark", "sparrow_core", "canary_core", "machine_kit")  # how our packages begin
+_OWN = frozenset(["minishark", "sparrow_core", "canary_core", "machine_kit"])
+"""The packages of minishark, which have its version."""
+
 _State = tuple[int, int]
 """The time of a file's last change, and its size."""
+
+
+def is_own(module: str) -> bool:
+    """Whether a module is minishark's."""
+    return module.partition(".")[0] in _OWN
+
+
+def is_installed(file: str) -> bool:
+    """Whether the file of a module is Python's, or that of an installed package."""
+    return file.startswith(_folders())
+
+
+@lru_cache(1)
+def _folders() -> tuple[str, ...]:
+    return tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib", "stdlib"))
 
 
 def _state(file: str) -> _State | None:
@@ -29,11 +48,6 @@ def _state(file: str) -> _State | None:
 class UserModules:
     """Modules that are neither installed nor minishark's, with what their files were."""
 
-    _folders: tuple[str, ...] = field(
-        default_factory=lambda: tuple(
-            sysconfig.get_path(name) + "/" for name in ("purelib", "platlib", "stdlib")
-        )
-    )
     _count: int = 0  # of all modules, when they were looked at
     _seen: dict[str, tuple[str, _State]] = field(default_factory=dict)  # files, by module
 
@@ -48,8 +62,8 @@ class UserModules:
                 and isinstance(file, str)
                 and file.endswith(".py")
                 and name != "__main__"
-                and not name.startswith(_OWN)
-                and not file.startswith(self._folders)
+                and not is_own(name)
+                and not is_installed(file)
                 and (state := _state(file)) is not None
             ):
                 self._seen[name] = (file, state)

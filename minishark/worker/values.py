@@ -22,8 +22,9 @@ import cloudpickle
 import pyarrow as pa
 
 from minishark.errors import OptionError
+from minishark.worker.keeping import keeping
 from minishark.worker.protocol import FileSlice, Value
-from minishark.worker.store import Store
+from minishark.worker.store import InputMissingError, Store
 
 LARGE_BYTES = 256 << 10
 """From this size on, a file costs less than copies through messages."""
@@ -78,9 +79,14 @@ def dump(value: Any, sink: Sink, *, large_bytes: int = LARGE_BYTES) -> Value:
     return _stored(pickled, tuple(map(sink, buffers)), sink, large_bytes)
 
 
-def dump_whole(value: Any) -> Value:
-    """Pickle a value as one piece, however large. Raises what its classes raise."""
-    return Value(cloudpickle.dumps(value, protocol=_PROTOCOL))
+def dump_whole(value: Any) -> Value | None:
+    """Pickle a value as one piece, however large. Raises what its classes raise.
+
+    None for one that holds what would have to live as long, such as a broadcast value.
+    """
+    with keeping() as kept:
+        pickled = cloudpickle.dumps(value, protocol=_PROTOCOL)
+    return None if kept else Value(pickled)
 
 
 def dump_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], sink: Sink) -> Value:
@@ -207,13 +213,16 @@ def read_file(item: FileSlice, store: Store) -> memoryview:
     """The bytes of a file, mapped copy-on-write.
 
     Raises:
-        InputMissingError: no location has it.
+        InputMissingError: no location has it, as it was.
     """
     path = store.local_path(item)
     if path is None:  # there is no room for a copy on this host
         (column,) = store.read((item,)).column("data").chunks
         return memoryview(bytearray(column.buffers()[1]))
-    return _mapped(path)
+    try:
+        return _mapped(path)
+    except FileNotFoundError as error:
+        raise InputMissingError(f"{item.file} was removed", (item,)) from error
 
 
 def _mapped(path: Path) -> memoryview:

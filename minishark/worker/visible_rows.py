@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from minishark.model.catalog import ROW_NUMBER, RowNumbers
+from minishark.model.catalog import ROW_NUMBER, Constants, RowNumbers
 from minishark.sources.arrow_types import readable
 
 _FAST = 1  # zlib's level
@@ -106,6 +106,33 @@ def row_counts(deleted: RowNumbers) -> tuple[int, int]:
     """How many rows are noted, and how many runs of consecutive ones."""
     numbers = row_numbers(deleted)
     return len(numbers), int(np.count_nonzero(np.diff(numbers) > 1)) + bool(len(numbers))
+
+
+def with_constants(table: pa.Table, constants: Constants) -> pa.Table:
+    """The rows of a file with further columns that have one value each.
+
+    The batches share the memory of the longest one's.
+    """
+    most = max(map(len, table.to_batches()), default=0)
+    row = pa.ipc.open_stream(constants).read_all()
+    same = takeable(row).combine_chunks().take(pa.array(np.zeros(most, np.int64)))
+    for field, values in zip(same.schema, same.columns, strict=True):
+        whole = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], field.type)
+        chunks = [whole.slice(0, len(batch)) for batch in table.to_batches()]
+        table = table.append_column(field, pa.chunked_array(chunks, field.type))
+    return table
+
+
+def further_constants(before: Constants, column: pa.Table) -> Constants:
+    """The constants of a file that lacks one more column: the only one of a row."""
+    row = column
+    if before:
+        row = pa.ipc.open_stream(before).read_all()
+        row = row.append_column(column.schema[0], column.columns[0])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, row.schema) as stream:
+        stream.write_table(row)
+    return bytes(sink.getvalue())
 
 
 def with_numbers(table: pa.Table, first: int) -> pa.Table:

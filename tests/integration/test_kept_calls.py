@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,8 +15,11 @@ from processes import program, until
 
 import minishark
 from minishark.cluster.launch import ClusterRecord, StartOptions, start_cluster, stop_cluster
-from minishark.errors import OptionError
+from minishark.errors import OptionError, TasksLostError
+from minishark.query.names import function_digest
+from minishark.session import kept_calls
 from minishark.session.session import Session
+from minishark.tasks.call import CallOptions
 
 ITEMS = 20
 
@@ -148,6 +152,78 @@ def test_a_lost_or_damaged_result_is_computed_again(session: Session, tmp_path: 
     assert 6 == fn.calls
 
 
+def _stored_calls(session: Session) -> list[Path]:
+    cluster = session._runtime.cluster
+    folder = cluster.store().in_memory(session._runtime.engine.reuse.folder)
+    return [*folder.parent.parent.rglob("call-*")]
+
+
+@pytest.mark.parametrize("how", ["removed", "damaged"])
+def test_a_result_that_is_lost_before_it_is_read_is_computed_again(
+    session: Session, tmp_path: Path, how: str
+) -> None:
+    """One that an earlier map has left, one of this map, and that of a future."""
+    treat = Path.unlink if how == "removed" else _damage
+    fn = Counted(tmp_path / "calls", 100_000)
+    for made in (4, 5):
+        results = session.map(fn, range(4), reuse=True)
+        until(lambda results=results: results.done == 4, "all results")
+        assert made == fn.calls
+        treat(_stored_calls(session)[0])
+        assert fn.expected(4) == list(results)
+        assert made + 1 == fn.calls
+    pool = session._runtime.calls.pool
+    with session.executor(reuse=True) as executor:
+        for _ in range(2):
+            before = {*_stored_calls(session)}
+            array = np.full(1_000_000, 3, np.int8)  # arguments in files stay until then
+            future, equal = (executor.submit(_doubled, array, str(fn.path)) for _ in range(2))
+            assert equal.exception(30) is future.exception(30) is None
+            for path in {*_stored_calls(session)} - before or before:
+                treat(path)
+            assert [6] * 2 == [int(each.result(30).max()) for each in (future, equal)]
+    assert not pool._unread
+    assert not session._runtime.engine.reuse._held
+
+
+def _doubled(array: Any, path: str) -> Any:
+    _note(path, 7)
+    return array * 2
+
+
+def test_a_lost_result_that_is_not_kept_is_an_error_of_ours(session: Session) -> None:
+    """It says what to do."""
+    future = session.submit(np.zeros, 1_000_000)
+    assert future.exception(30) is None
+    outcome = future._outcome
+    assert outcome is not None
+    assert outcome.value is not None
+    for item in outcome.value.files:
+        session._runtime.cluster.store().remove(item)
+    with pytest.raises(TasksLostError, match="submit the call again"):
+        future.result()
+
+
+def test_a_result_that_holds_a_broadcast_value_is_not_kept(
+    session: Session, tmp_path: Path
+) -> None:
+    """It would be nobody's in a later session; the warning says so. A small one is kept."""
+    path = str(tmp_path / "calls")
+
+    def given(shared: Any) -> Any:
+        _note(path, 1)
+        return [shared]
+
+    for size, made in ((300_000, 2), (10, 3)):
+        shared = session.broadcast(bytes(size))
+        for _ in range(2):
+            (returned,) = session.map(given, [shared], reuse=True)
+            assert [size] == list(session.map(lambda s: len(s.value), returned))
+        assert made == len(Path(path).read_text().splitlines())
+        warned = [each for each in session.warnings if "holds a broadcast value" in each]
+        assert 1 == len(warned)
+
+
 @pytest.mark.parametrize("size", [10, 100_000])
 def test_equal_calls_at_the_same_time_have_results_of_their_own(size: int, tmp_path: Path) -> None:
     """All are read, however late, and then nothing holds what is kept."""
@@ -187,6 +263,89 @@ def _damage(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
+
+
+_NOTEBOOK = """
+RATE, LISTED = 2, [1]
+
+def helper(x, by=3):
+    return x * RATE + by
+
+def of_globals(x):
+    return helper(x)
+
+def of_a_list(x):
+    return x * LISTED[0]
+
+def of_a_module(x):
+    import edited
+    return x * edited.RATE
+
+def closing():
+    value = 1
+    def of_a_closure(x):
+        return x * value
+    def assign(other):
+        nonlocal value
+        value = other
+    return of_a_closure, assign
+
+of_a_closure, assign = closing()
+"""
+
+_CHANGES = {
+    "of_globals": [
+        "RATE = 3",
+        "def helper(x, by=3): return x - RATE + by",
+        "helper.__defaults__ = (4,)",
+        "helper.__code__ = (lambda x, by: x).__code__",
+        "of_globals.__code__ = (lambda x: x).__code__",
+    ],
+    "of_a_list": ["LISTED[0] = 2", "LISTED = [3]"],
+    "of_a_module": ["Path(edited.__file__).write_text('RATE = 30')"],
+    "of_a_closure": [
+        "assign(2)",
+        "assign([2])",
+        "of_a_closure.__closure__[0].cell_contents[0] = 3",
+    ],
+}
+
+
+@pytest.mark.parametrize("function", _CHANGES)
+def test_a_function_is_named_as_it_is_at_each_call(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    """Whatever of it has changed; one that has not is looked into once."""
+    (tmp_path / "edited.py").write_text("RATE = 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    variables: dict[str, Any] = {
+        "__name__": "__main__",
+        "__builtins__": __builtins__,
+        "Path": Path,
+        "edited": importlib.import_module("edited"),
+    }
+    exec(_NOTEBOOK, variables)
+    pool = session._runtime.calls.pool
+
+    def name() -> str:
+        naming = pool.naming(pool.functions.pickled(variables[function]), CallOptions(reuse=True))
+        assert naming is not None
+        return naming((1,), {})
+
+    names = [name()]
+    for change in _CHANGES[function]:
+        assert names[-1] == name() != ""
+        exec(change, variables)
+        names.append(name())
+    assert len(names) == len({*names})
+    looks = []
+    monkeypatch.setattr(
+        kept_calls,
+        "function_digest",
+        lambda label, pickled: (looks.append(label), function_digest(label, pickled))[1],
+    )
+    assert names[-1] == name() == name()
+    assert (0 if function == "of_globals" else 2) == len(looks)
 
 
 _PROGRAM = """

@@ -107,13 +107,16 @@ def test_changed_tables_survive_their_nodes(cluster: ClusterRecord, tmp_path: Pa
 
         def change(number: int) -> None:
             for table in tables:
-                session.sql(f"INSERT INTO {table} SELECT i, {number} FROM range(8) r(i)")
+                session.sql(f"INSERT INTO {table} (k, x) SELECT i, {number} FROM range(8) r(i)")
                 session.sql(f"UPDATE {table} SET x = x + 1 WHERE x = 3 AND k = 3")
                 session.sql(
                     f"DELETE FROM {table} WHERE x BETWEEN {10 * number} AND {10 * number} + 4"
                 )
 
         change(100)
+        for table in tables:
+            session.sql(f"ALTER TABLE {table} ADD COLUMN y INTEGER DEFAULT 7")
+            session.sql(f"UPDATE {table} SET y = 8 WHERE k = 5")
         expected = [{"n": _ROWS + 3, "s": sum(range(_ROWS)) + 801 - sum(range(1000, 1005))}]
         assert [expected, expected] == [_total(session, table) for table in tables]
         for victim in (2, 1):
@@ -121,6 +124,10 @@ def test_changed_tables_survive_their_nodes(cluster: ClusterRecord, tmp_path: Pa
             change(victim * 1000)
             after = [_total(session, table) for table in tables]
             assert after[0] == after[1]
+            (ys, others) = (
+                session.sql(f"SELECT y, count(*) FROM {t} GROUP BY y ORDER BY y") for t in tables
+            )
+            assert ys.collect() == others.collect()
             assert 3 == after[0][0]["n"] - expected[0]["n"]  # type: ignore[operator]
             expected = after[0]
             wanted = min(2, 3 - (victim == 2) - 2 * (victim == 1))

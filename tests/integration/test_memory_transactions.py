@@ -152,6 +152,15 @@ def test_rows_are_added_to_what_others_have_changed(pair: tuple[Session, Session
     assert [5, 6, 7, 8, 9, 10, 20] == ask(other, "SELECT k FROM a")
 
 
+def test_rows_are_not_added_to_other_columns(pair: tuple[Session, Session]) -> None:
+    one, other = pair
+    one.sql("BEGIN; INSERT INTO a VALUES (10, 1)")
+    other.sql("ALTER TABLE a ADD COLUMN y INTEGER DEFAULT 3")
+    with pytest.raises(ConflictError):
+        one.sql("COMMIT")
+    assert [30] == ask(other, "SELECT sum(y) FROM a")
+
+
 @pytest.mark.sample(5)
 @pytest.mark.parametrize(
     "sql",

@@ -300,7 +300,7 @@ PLANTED: dict[str, tuple[Callable[..., Any], Callable[[pytest.MonkeyPatch], None
     ),
     "functions": (
         function,
-        lambda patch: patch.setattr(names, "_function_digest", lambda *_: NOTHING),
+        lambda patch: patch.setattr(names, "function_digest", lambda *_: NOTHING),
     ),
     "the working folder": (
         opening,
@@ -378,6 +378,32 @@ def test_explain_says_what_exists_or_why_not(session: Session) -> None:
         session, "SELECT random() FROM t"
     )
     assert "whole statement" in explained(session, "SELECT k FROM t USING SAMPLE 3")
+
+
+def test_explain_says_whether_calls_are_made_again(session: Session) -> None:
+    """Before they are made; also of functions over what others return."""
+    session.create_table("t", data(), replace=True)
+
+    def added(row: Any) -> dict[str, int]:
+        return {"k": row.k + 1}
+
+    def dynamic(row: Any) -> dict[str, int]:
+        return {"k": eval("row.k")}
+
+    frame = session.table("t").map_rows(added, "k BIGINT")
+    outer = frame.map_rows(dynamic, "k BIGINT")
+    text = explained(session, outer.sql())
+    assert "map_rows makes all calls: none outlive this session" in text
+    assert "map_rows makes all calls again, as the function map_rows can't be named: " in text
+    frame.count()
+    assert "calls" not in explained(session, frame.sql())
+
+
+def test_a_cluster_of_a_sessions_own_keeps_nothing_for_others() -> None:
+    """A warning says so, unless a folder does."""
+    with minishark.connect(in_process=True, reuse="cluster") as session:
+        (warning,) = session.warnings
+        assert "a cluster that was started, or pass reuse_folder" in warning
 
 
 def explained(session: Session, sql: str, mode: str = "stages") -> str:

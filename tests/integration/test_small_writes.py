@@ -207,6 +207,66 @@ def test_columns_keep_defaults_and_constraints(session: Session) -> None:
     session.drop_table("c")
 
 
+ADDED = (
+    "ALTER TABLE {t} ADD COLUMN y INTEGER DEFAULT 40 + 2",
+    "ALTER TABLE {t} ADD COLUMN IF NOT EXISTS y VARCHAR",
+    "INSERT INTO {t} (k) VALUES (-1)",
+    "INSERT INTO {t} (k, y) VALUES (-2, 7)",
+    "ALTER TABLE {t} ADD n VARCHAR",
+    "ALTER TABLE {t} ADD COLUMN o BOOLEAN DEFAULT true",
+    "UPDATE {t} SET y = y + 1, n = 'x' WHERE k % 100 = 3",
+    "ALTER TABLE {t} ADD COLUMN p INTEGER[] DEFAULT [1, NULL]",
+    "ALTER TABLE {t} ADD COLUMN q DECIMAL(30, 2) DEFAULT 1.5",
+    "DELETE FROM {t} WHERE k % 3 = 0",
+    "ALTER TABLE {t} ADD COLUMN r VARCHAR DEFAULT 'a' || 'b'",
+    "UPDATE {t} SET r = k WHERE k < 5000",
+    "INSERT INTO {t} (k, n, r) SELECT k + 100000, 'many', NULL FROM {t}",
+    "ALTER TABLE {t} ADD COLUMN u TIMESTAMP DEFAULT TIMESTAMP '2020-01-02 03:04:05'",
+)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_added_columns_leave_rows_where_they_are(session: Session, layout: str) -> None:
+    """Whatever changes before and after: readers add them to files that lack them."""
+    name = f"t{next(names)}"
+    session.create_table(name, ROWS, **LAYOUTS[layout])
+    with duckdb.connect() as plain:
+        plain.execute(f"CREATE TABLE {name} AS FROM ROWS")
+        for template in ADDED:
+            sql = template.format(t=name)
+            before = stored(session, name)
+            plain.execute(sql)
+            ask(session, sql)
+            if " ADD " in sql:
+                after = stored(session, name)
+                assert [part.files for part in before.partitions] == [
+                    part.files for part in after.partitions
+                ]
+            rows = f"SELECT count(*), sum(y), sum(hash(t)) FROM {name} AS t"
+            for asked in (rows, f"DESCRIBE {name}"):
+                assert counted(plain.execute(asked).fetchall()) == ask(session, asked), (sql, asked)
+    session.drop_table(name)
+
+
+@pytest.mark.parametrize("default", ["random()", "nextval('numbers')", "hash(now())", "(SELECT 1)"])
+def test_columns_that_vary_are_computed_for_each_row(session: Session, default: str) -> None:
+    with duckdb.connect() as plain:
+        ask(session, "CREATE SEQUENCE IF NOT EXISTS numbers")
+        ask(session, "CREATE OR REPLACE TABLE v AS SELECT i AS k FROM range(5) r(i)")
+        plain.execute("CREATE SEQUENCE numbers; CREATE TABLE v AS SELECT i AS k FROM range(5) r(i)")
+        sql = f"ALTER TABLE v ADD COLUMN x DOUBLE DEFAULT {default}"
+        try:
+            plain.execute(sql)
+        except duckdb.Error:
+            with pytest.raises(minishark.errors.MinisharkError):
+                ask(session, sql)
+        else:
+            ask(session, sql)
+            (told,) = plain.execute("SELECT count(DISTINCT x) FROM v").fetchall()
+            assert Counter([told]) == ask(session, "SELECT count(DISTINCT x) FROM v")
+
+
 KEYED = (
     "INSERT INTO {t} VALUES (5, 'x', 1)",
     "INSERT INTO {t} VALUES (50000, 'u3', 1)",

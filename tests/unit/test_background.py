@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -41,13 +42,36 @@ def test_a_thread_that_does_not_keep_up_gets_no_more(monkeypatch: pytest.MonkeyP
     """Of what comes while it is busy, as much waits as there is room for; none of it blocks."""
     monkeypatch.setattr(background, "_QUEUED_MAX", 3)
     handled = Handled()
-    work = Background(handled, "test")
+    said: list[str] = []
+    work = Background(handled, "test", said.append)
     work.put(1)
     assert handled.begins.wait(10)
     for item in range(2, 10):
         work.put(item)
+    assert (5, ["more than 3 of them waited"]) == (work.dropped, said)
     work.close(0.01)  # it is still busy
     assert [] == handled.batches
     handled.may.set()
     work.close(10)
     assert [[1], [2, 3, 4]] == handled.batches
+
+
+def test_what_a_handler_raises_ends_with_its_batch() -> None:
+    """What comes later is handled, and each reason is said once."""
+    batches: list[list[int]] = []
+    said: list[str] = []
+
+    def handle(items: Sequence[int]) -> None:
+        batches.append([*items])
+        if items[0] < 3:
+            message = "no such key"
+            raise KeyError(message)
+
+    work = Background(handle, "test", said.append)
+    for item in (1, 2, 3):
+        work.put(item)
+        while not batches or batches[-1] != [item]:
+            time.sleep(0.001)
+    work.close(10)
+    assert [[1], [2], [3]] == batches
+    assert (2, ["KeyError: 'no such key'"]) == (work.dropped, said)

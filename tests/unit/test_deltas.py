@@ -29,6 +29,7 @@ from minishark.tables.deltas import (
     rebased,
     settled,
     should_merge,
+    with_column,
     without_rows,
 )
 from minishark.worker.visible_rows import packed, row_numbers
@@ -109,6 +110,8 @@ def test_what_is_merged_keeps_what_came_meanwhile() -> None:
     assert now.partitions[1] == found.partitions[1]
     gone = without_rows(now, np.array([first_row_number(0, 1)]))
     assert None is rebased(gone, [first], [merged])
+    wider = with_column(now, Column("y", "INTEGER"), pa.table({"y": pa.array([1], pa.int32())}))
+    assert None is rebased(wider, [first], [merged])
 
 
 @given(

@@ -440,7 +440,7 @@ def with_field(field: str) -> Callable[[], str]:
 
 def no_function(patch: pytest.MonkeyPatch) -> None:
     """Leaves out what functions do."""
-    patch.setattr(names, "_function_digest", lambda *_: NOTHING)
+    patch.setattr(names, "function_digest", lambda *_: NOTHING)
 
 
 def no_token(patch: pytest.MonkeyPatch) -> None:

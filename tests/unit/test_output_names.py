@@ -382,7 +382,7 @@ INGREDIENTS: dict[str, Ingredient] = {
     "code": _function(
         lambda x: x + 1,
         lambda x: x - 1,
-        lambda patch: patch.setattr(names, "_function_digest", lambda *_: NOTHING),
+        lambda patch: patch.setattr(names, "function_digest", lambda *_: NOTHING),
     ),
     "constant": _function(lambda x: x + 1000, lambda x: x + 1001, _unsourced_constants),
     "closure": _function(_closing(2), _closing(3), _without("_cells")),
@@ -399,7 +399,7 @@ INGREDIENTS: dict[str, Ingredient] = {
     "bound argument": _function(
         functools.partial(_defaulted, by=3),
         functools.partial(_defaulted, by=4),
-        lambda patch: patch.setattr(names, "_function_digest", lambda *_: NOTHING),
+        lambda patch: patch.setattr(names, "function_digest", lambda *_: NOTHING),
     ),
     "load of a table": _partition(file="tables/2/0.arrow"),
     "deleted rows": _partition(deleted=b"1"),
@@ -542,13 +542,14 @@ def test_a_load_of_rows_is_named_by_rows_and_layout() -> None:
 
 def test_a_call_is_named_by_its_function_and_arguments(tmp_path: Path) -> None:
     """Each ingredient makes another name; what can't be told has none."""
-    one = cloudpickle.dumps(_twin(_uses_global, OFFSET=1))
-    same = cloudpickle.dumps(_twin(_uses_global, OFFSET=1))
-    other = cloudpickle.dumps(_twin(_uses_global, OFFSET=2))
+    one, same, other = (
+        names.function_digest("f", cloudpickle.dumps(_twin(_uses_global, OFFSET=offset)))
+        for offset in (1, 1, 2)
+    )
     folder = str(tmp_path)
-    assert names.call_name("f", one, folder) == names.call_name("g", same, folder)
-    assert names.call_name("f", one, folder) != names.call_name("f", other, folder)
-    assert names.call_name("f", one, folder) != names.call_name("f", one, "/elsewhere")
+    assert names.call_name(one, folder) == names.call_name(same, folder)
+    assert names.call_name(one, folder) != names.call_name(other, folder)
+    assert names.call_name(one, folder) != names.call_name(one, "/elsewhere")
     given = [((1,), {}), ((2,), {}), ((1, 2), {}), ((1,), {"by": 2}), (([1],), {}), ((1.0,), {}),
              (("1",), {}), ((True,), {})]  # fmt: skip
     digests = [names.arguments_name("f", arguments) for arguments in given]

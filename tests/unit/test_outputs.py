@@ -66,11 +66,16 @@ class Homes:
     def __init__(self, count: int) -> None:
         self.live = [StoreLocation(f"n{i}", "host", "", "", f"at-{i}") for i in range(count)]
         self.of = {node.service: HomeIndex() for node in self.live}
+        self.silent: set[str] = set()
 
     def ask(self, requests: Mapping[str, wire.Request], _: float) -> dict[str, wire.Reply]:
         """The replies of nodes."""
         nothing = HeldOutputs(roots=(), limit_bytes=0)
-        replies = {at: answered(asked, self.of[at], nothing) for at, asked in requests.items()}
+        replies = {
+            at: answered(asked, self.of[at], nothing)
+            for at, asked in requests.items()
+            if at not in self.silent
+        }
         return {at: reply for at, reply in replies.items() if reply is not None}
 
     def slots(self, there: int) -> int:
@@ -92,6 +97,25 @@ def test_plans_are_made_for_the_slots_that_there_were() -> None:
         assert homes.slots(2) == 4
         assert homes.slots(1) == 1, "these are too few to plan for four"
         assert homes.slots(2) == 2
+
+
+def test_who_plans_while_homes_are_silent_has_no_number_forgotten() -> None:
+    """A session that finds a node dead, and homes silent, plans for fewer: later ones do not."""
+    homes = Homes(4)
+    assert homes.slots(4) == 4
+    homes.silent = {*homes.of}
+    assert homes.slots(3) == 3
+    homes.silent = {at for at, home in homes.of.items() if home.find(["slots"])}
+    assert len(homes.silent) == 2
+    assert homes.slots(3) == 3
+    for at in homes.silent:  # one answers
+        homes.silent = {at}
+        assert homes.slots(3) == 4
+        assert homes.slots(5) == 5, "it has grown"
+        homes.silent = set()
+        assert homes.slots(4) == 5
+        assert homes.slots(2) == 2
+        assert homes.slots(4) == 4
 
 
 def held(tmp_path: Path, limit_bytes: int) -> HeldOutputs:

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from minishark.model.catalog import ROW_NUMBER
 from minishark.worker.visible_rows import (
+    further_constants,
     packed,
     row_counts,
     row_numbers,
+    with_constants,
     with_numbers,
     without_deleted,
 )
@@ -51,3 +53,23 @@ def test_only_batches_with_dense_gaps_are_copied(deleted: list[int], copied: int
     stored = {chunk.buffers()[1].address for chunk in numbers.chunks}
     other = {chunk.buffers()[1].address for chunk in found.chunks} - stored
     assert copied == len(other)
+
+
+@pytest.mark.parametrize("rows", [BATCHES, BATCHES.slice(0, 0), BATCHES.schema.empty_table()])
+def test_columns_that_a_file_lacks_are_the_same_in_all_rows(rows: pa.Table) -> None:
+    values = {
+        "i": pa.array([42], pa.int32()),
+        "z": pa.array([None], pa.string()),
+        "w": pa.array(["v"], pa.string_view()),
+        "y": pa.array([[1, None]], pa.list_(pa.int64())),
+        "u": pa.array([{"a": 1, "b": "x"}]),
+        "t": pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1], pa.int8())),
+    }
+    constants = b""
+    for name, value in values.items():
+        constants = further_constants(constants, pa.table({name: value}))
+    filled = with_constants(rows, constants)
+    assert filled.column_names == [*rows.column_names, *values]
+    assert filled.select(rows.column_names).equals(rows)
+    for name, value in values.items():
+        assert filled.column(name).to_pylist() == value.to_pylist() * rows.num_rows

@@ -62,10 +62,20 @@ class SharedTablesClient:
             self.catalog = after
 
     def renew(self) -> None:
-        """Let the cluster know that the session still reads files."""
-        if self._service and self.catalog.tables:
-            with contextlib.suppress(NoAnswerError, ClusterError):
-                self.connections.call(self._service, self._request(), _RENEW_S)
+        """Let the cluster know that the session still reads files, whichever node answers now."""
+        if not self.catalog.order[0]:
+            return  # it has read none
+        with contextlib.suppress(ClusterError):
+            for _ in range(2):
+                service = self._service or self._owner()
+                if not service:
+                    return  # the next heartbeat finds it
+                with contextlib.suppress(NoAnswerError):
+                    reply = self.connections.call(service, self._request(), _RENEW_S)
+                    if not isinstance(reply, wire.NotOwner):
+                        self._service = service
+                        return
+                self._service = ""
 
     def _request(self) -> wire.GetTables:
         order = self.catalog.order
@@ -104,13 +114,13 @@ class SharedTablesClient:
         while True:
             if not self._service:
                 with contextlib.suppress(ClusterError):
-                    service = self._owner()
-                    if service is None and not (is_there or self.catalog.tables):
+                    owner = self._owner()
+                    if owner is None and not (is_there or self.catalog.tables):
                         return None
-                    is_known, self._service = True, service or ""
-            if self._service:
+                    is_known, self._service = True, owner or ""
+            if service := self._service:  # which `renew` may change
                 with contextlib.suppress(NoAnswerError):
-                    reply = self.connections.call(self._service, request, _CALL_S)
+                    reply = self.connections.call(service, request, _CALL_S)
                     if not isinstance(reply, wire.NotOwner):
                         return reply
                 self._service = ""

@@ -143,14 +143,14 @@ class Miniatures:
     def update(
         self, name: str, columns: Sequence[tuple[str, str]], statistics: TableStatistics
     ) -> None:
-        """Tell of changed rows: the miniature stays if it is nearly as it would be now."""
-        _, _, present = self._tables[name.lower()]
+        """Tell of changed rows or columns: a miniature stays that is nearly as it would be now."""
+        _, before_columns, present = self._tables[name.lower()]
         few, many = sorted((present.rows, statistics.rows))
         has_first_nulls = any(
             before.without_nulls and not now.without_nulls
-            for before, now in zip(present.columns, statistics.columns, strict=True)
+            for before, now in zip(present.columns, statistics.columns, strict=False)
         )
-        if many > _CHANGE_MAX * few or has_first_nulls:
+        if many > _CHANGE_MAX * few or has_first_nulls or before_columns != tuple(columns):
             self.put(name, columns, statistics)
 
     def remove(self, name: str) -> None:

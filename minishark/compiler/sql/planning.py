@@ -310,7 +310,7 @@ class PlanningDatabase:
             self._shared.names[table.name.lower()] = table.name
 
     def update_table(self, table: Table) -> None:
-        """The next version of a table, with the same columns; most leave plans as they are."""
+        """The next version of a table; most leave plans as they are."""
         with self._lock:
             self._shared.miniatures.update(table.name, _columns(table), table.statistics)
 

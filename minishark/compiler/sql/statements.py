@@ -173,6 +173,7 @@ class AlterTable(Write, frozen=True):
     """ALTER TABLE; `renamed` is the table's new name, or empty."""
 
     renamed: str
+    adds: bool = False  # whether it may add a column
 
 
 class CreateIndex(Write, frozen=True):
@@ -531,8 +532,9 @@ def _alter(sql: str, cursor: Cursor, first: str) -> ParsedStatement:
         return _defined(sql, cursor, first, noun)
     cursor.skip("IF", "EXISTS")
     target = _target(cursor)
+    adds = cursor.skip("ADD")
     renamed = cursor.path()[-1:] if cursor.skip("RENAME", "TO") else ()
-    return AlterTable(sql, target, "".join(renamed))
+    return AlterTable(sql, target, "".join(renamed), adds)
 
 
 def _enum(sql: str, cursor: Cursor) -> ParsedStatement:
