@@ -36,7 +36,8 @@ class TableStatistics(msgspec.Struct, frozen=True):
 PARTITION_SHIFT, FILE_SHIFT = 46, 32  # 17 bits for partitions, 14 for their files
 Pickled: TypeAlias = bytes
 RowNumbers: TypeAlias = bytes
-"""Rows of a file: a bit for each row up to the last of them, compressed (`visible_rows`)."""
+"""Rows of a file: their numbers if they are few, or a bit for each row up to the last of them,
+compressed (`visible_rows`)."""
 
 Constants: TypeAlias = bytes
 """What each row of a file has in columns that it lacks, the table's last: an Arrow stream of one

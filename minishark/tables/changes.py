@@ -46,6 +46,7 @@ from minishark.tables.scratch_database import (
     StoppedBy,
 )
 from minishark.tables.stores import ChangedTable, RunQuery, Stored, counted
+from minishark.worker.columns import as_numbers
 
 _NEVER = sys.maxsize
 _RUNS_MAX = 8  # of a statement whose rows have keys that stored rows have
@@ -177,7 +178,7 @@ class Changes:
             made = run(stored)
             others = [rows for keys in made.keys if (rows := table.holders(keys)).num_rows]
             if not others:
-                numbers = made.replaced.column(0).to_numpy()
+                numbers = as_numbers(made.replaced.column(0))
                 patched = table.without(numbers) if len(numbers) else None
                 table.publish(patched, made.rows if made.rows.num_rows else None)
                 return made.answer
@@ -200,13 +201,13 @@ class Changes:
             is_last = self._is_last(sql, change, table, is_patch=is_patch)
             concerned = None if is_last else self._found_here(change, table)
             if concerned is not None:
-                numbers = concerned.column(concerned.num_columns - 1).to_numpy()
+                numbers = as_numbers(concerned.column(concerned.num_columns - 1))
             else:
                 patched = target if is_patch else None
                 patch = self._patch(sql, change, table, patched, is_last=is_last)
                 if isinstance(patch, Stored):
                     return self._in_tasks(sql, change, table, patch)
-                numbers = patch.column(0).to_numpy()
+                numbers = as_numbers(patch.column(0))
             if isinstance(change, Delete) and not change.returning:
                 if len(numbers):
                     table.publish(table.without(numbers), None)
@@ -224,7 +225,7 @@ class Changes:
         search = queries.search_of(change)
         if queries.reads_others(change) or self.planning.calls_python(search):
             return None
-        rows = table.few_rows()
+        rows = table.few_rows(lambda relation: queries.concerned(change, relation, "1"))
         if rows is None:
             return None
         with self.searching() as stoppable:
@@ -382,7 +383,7 @@ def _target(table: ChangedTable[Any]) -> queries.Target:
 def _once(tables: Sequence[pa.Table]) -> pa.Table:
     """The rows of tables whose last column has their numbers: a row may hold several keys."""
     rows = pa.concat_tables(tables)
-    _, first = np.unique(rows.column(rows.num_columns - 1).to_numpy(), return_index=True)
+    _, first = np.unique(as_numbers(rows.column(rows.num_columns - 1)), return_index=True)
     kept = np.sort(first)
     # By slices, as Arrow can't take rows of all types: not of BLOBs as DuckDB gives them.
     runs = np.split(kept, np.flatnonzero(np.diff(kept) != 1) + 1)

@@ -30,6 +30,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -45,7 +46,10 @@ from minishark.cluster.replicas import replica_locations
 from minishark.errors import ConflictError, ResourceError
 from minishark.model.catalog import FILE_SHIFT, ROW_NUMBER, Delta, Partition, Table, row_place
 from minishark.model.expressions import Column
+from minishark.model.predicates import Predicate
 from minishark.query.inputs import lost_partitions, partition_slices
+from minishark.sources.bounds import Bounds, may_match
+from minishark.worker.columns import as_numbers, integers
 from minishark.worker.dictionaries import dictionary_type, without_dictionaries
 from minishark.worker.outputs import BATCH_ROWS
 from minishark.worker.protocol import FileSlice
@@ -56,6 +60,8 @@ from minishark.worker.visible_rows import (
     row_counts,
     row_numbers,
     takeable,
+    with_numbers,
+    without_rows_of,
 )
 from minishark.worker.writing import FULL, disk_full
 
@@ -73,6 +79,7 @@ NEW_PARTITION_ROWS = 250_000
 
 _NEW_PARTITIONS_MAX = 8  # that the front end adds at once
 _VALUES_MAX = 8_192  # of a dictionary
+_BOUNDED_MAX = 4_096  # columns of files of which bounds are remembered
 _DELTA_SHARE = 0.25  # of a partition's rows, from which on its deltas are merged with its file
 
 
@@ -215,6 +222,8 @@ class DeltaWriter:
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     # How the text of a table's columns is encoded, by its folder: the longest dictionary of each.
     _known: dict[str, dict[int, pa.Array]] = field(default_factory=dict)
+    # The bounds of the batches of files' columns, which are measured when they are asked for.
+    _bounds: OrderedDict[tuple[str, bytes, int], list[Bounds]] = field(default_factory=OrderedDict)
 
     def forget(self, folder: str) -> None:
         self._known.pop(folder, None)
@@ -258,7 +267,7 @@ class DeltaWriter:
                 whole = store.read((_all_rows(item),))
                 parts.append(_plain(_taken(whole, rows)))
         together = pa.concat_tables([part.cast(parts[0].schema) for part in parts])
-        return together.append_column(ROW_NUMBER, pa.array(numbers))
+        return together.append_column(ROW_NUMBER, integers(numbers))
 
     def all_rows(self, table: Table) -> pa.Table:
         """All rows of a table, and their numbers as a last column.
@@ -270,6 +279,91 @@ class DeltaWriter:
         with _told(table):
             slices = tuple(item for part in parts for item in partition_slices(part))
             return self.cluster.store().read(slices)
+
+    def rows_within(
+        self, table: Table, predicates: Sequence[Predicate], most: int
+    ) -> pa.Table | None:
+        """The rows of batches for which the predicates may be true, and their numbers.
+
+        The bounds of columns of whole numbers and dates tell, which are measured once for a file.
+
+        Returns:
+            None if these are more than `most` rows.
+
+        Raises:
+            PartitionsLostError: no node has some partitions any more.
+        """
+        positions = {column.name.lower(): i for i, column in enumerate(table.schema)}
+        tested = [(positions[p.column.lower()], p) for p in predicates]
+        store, parts, left = self.cluster.store(), list[pa.Table](), most
+        with _told(table):
+            for part in table.partitions:
+                numbered = dataclasses.replace(part, is_numbered=True)
+                for item in partition_slices(numbered):
+                    whole = store.read((_all_rows(item),))
+                    batches = self._batches_within(item, whole, tested)
+                    left -= sum(len(batch) for _, batch in batches)
+                    if left < 0:
+                        return None
+                    parts += [
+                        self._visible(item, first, batch, whole.schema) for first, batch in batches
+                    ]
+            if not parts:
+                nothing = with_numbers(whole.slice(0, 0), 0)
+                return _plain(nothing)
+        plain = [_plain(part) for part in parts]
+        return pa.concat_tables([part.cast(plain[0].schema) for part in plain])
+
+    def _batches_within(
+        self, item: FileSlice, whole: pa.Table, tested: Sequence[tuple[int, Predicate]]
+    ) -> list[tuple[int, pa.RecordBatch]]:
+        """The batches of a file that may have rows for which predicates are true: what comes first.
+
+        Each with the place of its first row.
+        """
+        batches = whole.to_batches()
+        starts = [0, *itertools.accumulate(map(len, batches))]
+        maybe = list(range(len(batches)))
+        for position, predicate in tested:
+            bounds = self._bounds_of(item, whole, position)
+            if bounds is not None:
+                maybe = [i for i in maybe if may_match(predicate, bounds[i])]
+        return [(starts[i], batches[i]) for i in maybe]
+
+    def _bounds_of(self, item: FileSlice, whole: pa.Table, position: int) -> list[Bounds] | None:
+        """The bounds of a column in each batch of a file; None for types without plain ones."""
+        column = whole.column(position)
+        if not (pa.types.is_integer(column.type) or pa.types.is_date32(column.type)):
+            return None
+        key = item.file, item.constants, position
+        bounds = self._bounds.get(key)
+        if bounds is None:
+            extremes = [pc.min_max(chunk).as_py() for chunk in column.chunks]
+            bounds = [
+                Bounds(
+                    minimum=extreme["min"],
+                    maximum=extreme["max"],
+                    nulls=chunk.null_count,
+                    rows=len(chunk),
+                )
+                for extreme, chunk in zip(extremes, column.chunks, strict=True)
+            ]
+            self._bounds[key] = bounds
+            if len(self._bounds) > _BOUNDED_MAX:
+                self._bounds.popitem(last=False)
+        return bounds
+
+    @staticmethod
+    def _visible(item: FileSlice, first: int, batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+        """The rows of a batch that are not deleted, with their numbers."""
+        rows = pa.Table.from_batches([batch], schema)
+        assert item.numbered_from is not None, "it is asked for"
+        rows = with_numbers(rows, item.numbered_from + first)
+        if not item.deleted:
+            return rows
+        gone = row_numbers(item.deleted)
+        low, high = np.searchsorted(gone, (first, first + len(batch)))
+        return without_rows_of(rows, gone[low:high] - first)
 
     def emptied(self, table: Table) -> Table:
         """The next version of a table, without any row.
@@ -296,7 +390,7 @@ class DeltaWriter:
         self, table: Table, rows: pa.Table, buckets: pa.Array | None
     ) -> Iterable[tuple[int, pa.Table]]:
         if buckets is not None:
-            numbers = buckets.to_numpy()
+            numbers = as_numbers(buckets)
             for index in np.unique(numbers).tolist():
                 yield index, rows.take(np.flatnonzero(numbers == index))
             return
@@ -498,7 +592,7 @@ def _taken(rows: pa.Table, places: NDArray[np.int64]) -> pa.Table:
         low, high = np.searchsorted(places, (first, first + len(batch)))
         if low < high:
             some = takeable(pa.Table.from_batches([batch])).combine_chunks().to_batches()[0]
-            taken.append(some.take(pa.array(places[low:high] - first)))
+            taken.append(some.take(integers(places[low:high] - first)))
         first += len(batch)
     return pa.Table.from_batches(taken, takeable(rows.slice(0, 0)).schema)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from minishark.compiler.rules.source_pushdown import predicates_of
 from minishark.compiler.stages.fragment import bucket_column
 from minishark.model.catalog import (
     PARTITION_SHIFT,
@@ -36,10 +38,12 @@ from minishark.tables.scratch_database import AddedColumn, NewKeys, Shell
 from minishark.tables.store import StoreMany
 from minishark.tables.stores import ChangedTable, NumberedRows, StoreContext, Stored
 from minishark.tables.tables import numbered_name
+from minishark.worker.columns import flags
 from minishark.worker.statistics import is_measured
 
 _VALUES_MAX = 1_000  # in the text of a query; more go to the cluster as rows
 _FEW_BYTES = 1 << 20  # one process searches them in less time than a query takes to begin
+_FEW_ROWS = 300_000  # the same
 _INTEGER = re.compile(r"U?(?:TINY|SMALL|BIG|HUGE)?INT(?:EGER)?")
 
 
@@ -65,11 +69,17 @@ class MemoryTable(ChangedTable[Table]):
             view = CatalogView(self._context.catalog, [numbered])
             yield NumberedRows(quote(numbered.name), view)
 
-    def few_rows(self) -> pa.Table | None:
+    def few_rows(self, search: Callable[[str], str]) -> pa.Table | None:
         table, context = self._table, self._context
-        if table.bytes > _FEW_BYTES or context.on_hosts():
+        if context.on_hosts():
             return None
-        return context.tables.deltas.all_rows(table)
+        deltas = context.tables.deltas
+        if table.bytes <= _FEW_BYTES:
+            return deltas.all_rows(table)
+        planning = context.planning
+        plan = planning.plan(planning.bind(search(quote(table.name))))
+        predicates = predicates_of(plan, table.name)
+        return deltas.rows_within(table, predicates, _FEW_ROWS) if predicates else None
 
     def rows_at(self, numbers: NDArray[Any]) -> pa.Table | None:
         if self._context.on_hosts():
@@ -267,7 +277,7 @@ def _within(values: pa.Table, statistics: ColumnStatistics | None) -> pa.Table:
         return values
     low, high = int(statistics.minimum), int(statistics.maximum)
     within = [low <= int(text) <= high for text in values.column(0).to_pylist()]
-    return values.filter(pa.array(within, pa.bool_()))
+    return values.filter(flags(np.array(within, np.bool_)))
 
 
 def _added(rows: pa.Table) -> AddedRows:

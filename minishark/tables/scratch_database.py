@@ -531,7 +531,7 @@ class ScratchDatabase:
                 self._new_keys(table, columns, has_stored=stored is not None)
                 for columns in shell.keys
             ]
-            made, replaced = f"{table} AS t", pa.table({"number": pa.array([], pa.int64())})
+            made, replaced = f"{table} AS t", pa.table({"number": integers(())})
             if stored is not None:
                 replaced = stored.select([stored.column_names[-1]])
                 if keeps_same:  # rows with keys, so that no two are the same

@@ -260,8 +260,11 @@ class ChangedTable(ABC, Generic[Made]):
     def numbered(self, *, is_alone: bool) -> AbstractContextManager[NumberedRows]:
         """Its rows with their numbers, for queries that read no other table or (`is_alone`) do."""
 
-    def few_rows(self) -> pa.Table | None:
-        """All rows with their numbers, if one process searches them as fast as tasks do."""
+    def few_rows(self, search: Callable[[str], str]) -> pa.Table | None:
+        """At least the rows that a search finds, and their numbers; None if tasks search better.
+
+        `search` is a query of these rows over a relation.
+        """
         return None
 
     def rows_at(self, numbers: NDArray[Any]) -> pa.Table | None:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from minishark.worker.columns import no_texts
+
 DICTIONARY_ROWS_MIN = 8_192
 """Text stays plain among fewer rows."""
 
@@ -46,7 +48,7 @@ class Parts:
     def __iter__(self) -> Iterator[Part]:
         assert self._next is not None
         texts = self._texts if self._next.num_rows >= DICTIONARY_ROWS_MIN else []
-        dictionaries: Dictionaries = {position: pa.array([], pa.string()) for position in texts}
+        dictionaries: Dictionaries = {position: no_texts() for position in texts}
         while self._next is not None:
             first, dictionaries = _encoded(self._next, dictionaries)
             yield Part(first.schema, dictionaries, self._conforming(first, dictionaries))

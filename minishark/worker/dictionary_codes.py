@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from minishark.compiler.hints import DictionaryCodes
+from minishark.worker.columns import integers, no_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,12 @@ def _codes_and_values(text: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ListAr
     """The codes, which are NULL for NULL, and one row with the list of values."""
     if not text.num_chunks:
         nothing = pa.chunked_array([], text.type.index_type)
-        return nothing, pa.array([[]], pa.list_(text.type.value_type))
+        return nothing, _listed(no_texts().cast(text.type.value_type))
     values = _longest_dictionary(text)
     codes = pa.chunked_array([chunk.indices for chunk in text.chunks])
-    return codes, pa.ListArray.from_arrays([0, len(values)], values)
+    return codes, _listed(values)
+
+
+def _listed(values: pa.Array) -> pa.ListArray:
+    """One row with the list of these values."""
+    return pa.ListArray.from_arrays(integers((0, len(values))).cast(pa.int32()), values)

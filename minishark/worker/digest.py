@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from minishark.worker.columns import integers
+
 
 class _Hashing(io.RawIOBase):
     """A file that hashes what is written to it."""
@@ -31,7 +33,7 @@ def rows_digest(rows: pa.Table) -> bytes:
     with pa.ipc.new_stream(pa.PythonFile(sink, "w"), rows.schema) as stream:
         # Copies: parts of a batch are written with what is beside them, NULLs with what is below.
         for batch in rows.to_batches():
-            every = pa.array(np.arange(batch.num_rows))
+            every = integers(np.arange(batch.num_rows))
             columns = [column.take(every) for column in batch.columns]
             stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=batch.schema))
     return sink.hashed.digest()

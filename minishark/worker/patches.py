@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from minishark.model.catalog import PATCH_DELETES, PATCH_SETS
+from minishark.worker.columns import as_numbers, flags, integers
 from minishark.worker.dictionaries import without_dictionaries
 from minishark.worker.visible_rows import takeable
 
@@ -36,21 +37,22 @@ def patched(
         ChangedTwiceError: the patch says two things of a row.
     """
     last = rows.num_columns - 1
-    plain = takeable(without_dictionaries(rows, columns))
+    # Deltas have longer dictionaries than the partition's own file.
+    plain = takeable(without_dictionaries(rows, columns)).unify_dictionaries()
     patch = takeable(patch).combine_chunks()
-    numbers = patch.column(0).to_numpy()
+    numbers = as_numbers(patch.column(0))
     steps = np.diff(numbers)
     if len(steps) and steps.min() <= 0:
-        patch = patch.take(pa.array(np.argsort(numbers, kind="stable")))
-        numbers = patch.column(0).to_numpy()
+        patch = patch.take(integers(np.argsort(numbers, kind="stable")))
+        numbers = as_numbers(patch.column(0))
         if not np.diff(numbers).all():
             raise ChangedTwiceError
-    kinds = patch.column(1).to_numpy()
+    kinds = as_numbers(patch.column(1))
     schema = plain.schema.remove(last)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for numbered in plain.to_batches():
-            own, batch = numbered.column(last).to_numpy(), numbered.remove_column(last)
+            own, batch = as_numbers(numbered.column(last)), numbered.remove_column(last)
             first, end = np.searchsorted(numbers, (own[0], own[-1] + 1)) if len(own) else (0, 0)
             if first == end:
                 yield batch
@@ -82,7 +84,7 @@ def _changed(
         for i, column in enumerate(columns):
             old = arrays[column]
             new = pa.concat_arrays(patch.column(2 + i).chunks).cast(old.type)
-            arrays[column] = new if is_whole else pa.concat_arrays([old, new]).take(pa.array(taken))
+            arrays[column] = new if is_whole else pa.concat_arrays([old, new]).take(integers(taken))
         batch = pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
     gone = places[kinds == PATCH_DELETES]
     if len(gone) == count:
@@ -90,5 +92,5 @@ def _changed(
     if len(gone):
         stays = np.ones(count, np.bool_)
         stays[gone] = False
-        batch = batch.filter(pa.array(stays))
+        batch = batch.filter(flags(stays))
     yield batch

@@ -25,6 +25,7 @@ from minishark.sources.filesystems import is_remote
 from minishark.worker import functions
 from minishark.worker.call_log import CALLS_ENDING, CallLog
 from minishark.worker.calls import CallRun, CallSlot, MapCalls
+from minishark.worker.columns import integers
 from minishark.worker.dictionary_codes import CodedInputs, with_codes
 from minishark.worker.duckdb_slot import (
     EXCHANGE_SETTINGS,
@@ -499,7 +500,7 @@ class TaskRunner:
             return TaskOutcome(figures=TaskFigures())
         partition = self._outputs.partition(stage, task, schema, batches)
         if not columns:
-            count = stream(pa.table({"rows": [partition[1].rows]}))
+            count = stream(pa.table({"rows": integers([partition[1].rows])}))
             return self._outputs.replicated(task, *partition, lambda: count)
         measured = mapped(partition[1]).select(columns)
         shown = structs.replace(stage, columns=tuple(stage.columns[i] for i in columns))

@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from minishark.compiler.hints import InputKeyFilter
+from minishark.worker.columns import integers
 from minishark.worker.helpers import Batches, Helpers
 from minishark.worker.outputs import BATCH_ROWS
 
@@ -99,7 +100,7 @@ def _found(batches: Batches, position: int, marks: _Marks) -> Batches:
         if small and not _have_same_dictionaries(small[-1], batch):
             kept.append(pa.concat_batches(small))
             small = []
-        small.append(batch.take(pa.array(rows)))
+        small.append(batch.take(integers(rows)))
         if sum(map(len, small)) >= BATCH_ROWS:
             kept.append(pa.concat_batches(small))
             small = []

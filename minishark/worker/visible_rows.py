@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 from minishark.model.catalog import ROW_NUMBER, Constants, RowNumbers
 from minishark.sources.arrow_types import readable
+from minishark.worker.columns import integers
 
 _FAST = 1  # zlib's level
+_LISTED, _LISTED_MAX = b"\0", 128  # so few rows are listed by their numbers, after a mark
 _COUNTS_MAX = 256  # that are remembered: each write asks for those of all files of its table
 _SLICE_ROWS_MIN = 128
 """If slices have that many rows on average, they are cheaper than a copy."""
@@ -28,6 +30,8 @@ def row_numbers(deleted: RowNumbers) -> NDArray[np.int64]:
     """The rows of a file that are noted, in ascending order."""
     if not deleted:
         return np.empty(0, np.int64)
+    if deleted.startswith(_LISTED):
+        return np.frombuffer(deleted, np.uint32, offset=len(_LISTED)).astype(np.int64)
     return np.flatnonzero(np.unpackbits(np.frombuffer(zlib.decompress(deleted), np.uint8)))
 
 
@@ -35,6 +39,8 @@ def packed(rows: NDArray[np.int64]) -> RowNumbers:
     """Rows of a file, the first being 0, as they are noted; at most a bit for each that it has."""
     if not len(rows):
         return b""
+    if len(rows) <= _LISTED_MAX:
+        return _LISTED + np.sort(rows).astype(np.uint32).tobytes()
     marks = np.zeros(int(rows.max()) + 1, np.bool_)
     marks[rows] = True
     return zlib.compress(np.packbits(marks).tobytes(), _FAST)
@@ -42,7 +48,11 @@ def packed(rows: NDArray[np.int64]) -> RowNumbers:
 
 def without_deleted(table: pa.Table, deleted: RowNumbers) -> pa.Table:
     """The rows of a file but for those of these numbers, in their order."""
-    gone = row_numbers(deleted)
+    return without_rows_of(table, row_numbers(deleted))
+
+
+def without_rows_of(table: pa.Table, gone: NDArray[np.int64]) -> pa.Table:
+    """Rows but for those at these places, which ascend, in their order."""
     return readable(pa.Table.from_batches(_left(table, gone), table.schema))
 
 
@@ -88,7 +98,7 @@ def _left(table: pa.Table, gone: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
         if len(starts) * _SLICE_ROWS_MIN > len(batch) - len(here):
             stays = np.ones(len(batch), np.bool_)
             stays[here] = False
-            yield batch.take(pa.array(np.flatnonzero(stays)))
+            yield batch.take(integers(np.flatnonzero(stays)))
             continue
         for start, end in zip([0, *ends.tolist()], [*starts.tolist(), len(batch)], strict=True):
             if end > start:
@@ -115,9 +125,9 @@ def with_constants(table: pa.Table, constants: Constants) -> pa.Table:
     """
     most = max(map(len, table.to_batches()), default=0)
     row = pa.ipc.open_stream(constants).read_all()
-    same = takeable(row).combine_chunks().take(pa.array(np.zeros(most, np.int64)))
+    same = takeable(row).combine_chunks().take(integers(np.zeros(most, np.int64)))
     for field, values in zip(same.schema, same.columns, strict=True):
-        whole = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], field.type)
+        whole = values.combine_chunks()
         chunks = [whole.slice(0, len(batch)) for batch in table.to_batches()]
         table = table.append_column(field, pa.chunked_array(chunks, field.type))
     return table
@@ -138,5 +148,5 @@ def further_constants(before: Constants, column: pa.Table) -> Constants:
 def with_numbers(table: pa.Table, first: int) -> pa.Table:
     """The rows of a file with their numbers, counted from `first`, as a further column."""
     ends = np.cumsum([0, *map(len, table.to_batches())]) + first
-    chunks = [pa.array(np.arange(start, end)) for start, end in itertools.pairwise(ends.tolist())]
+    chunks = [integers(np.arange(start, end)) for start, end in itertools.pairwise(ends.tolist())]
     return table.append_column(ROW_NUMBER, pa.chunked_array(chunks, pa.int64()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import unittest.mock
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +20,9 @@ from minishark.cluster.backend import FilesLostError
 from minishark.errors import QueryTimeoutError
 from minishark.model.catalog import Partition, Table
 from minishark.session.session import Session
+from minishark.tables import memory_changes
 from minishark.tables.deltas import SIZES
+from minishark.tables.memory_changes import MemoryTable
 from minishark.tables.tables import Tables
 from minishark.worker.protocol import FileSlice
 
@@ -333,6 +336,45 @@ def test_a_search_of_few_rows_ends_in_time() -> None:
             session.sql(f"DELETE FROM t WHERE {slow}")
         assert session.sql("SELECT count(*) FROM t").collect()[0] == (60_000,)
         assert session.sql("DELETE FROM t WHERE i = 1").collect()[0] == (1,)
+
+
+@pytest.mark.parametrize("change", ["DELETE FROM {t} WHERE k % 2 = 0", "UPDATE {t} SET d = 1"])
+def test_texts_that_came_later_are_kept(
+    session: Session, plain: duckdb.DuckDBPyConnection, change: str
+) -> None:
+    """They are in dictionaries of deltas, and then in the one of the partition."""
+    name, _ = create(session, plain, "ranges")
+    added = "INSERT INTO {t} SELECT k + 50000, g, 'new' || k % 200, d, b, l, o, h, n, y FROM {t}"
+    compare(session, plain, name, f"{added} WHERE k < 300".format(t=name), queries=0)
+    compare(session, plain, name, change.format(t=name), queries=3)
+    session.drop_table(name)
+
+
+def test_bounds_say_where_rows_may_be(
+    session: Session, plain: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No task searches rows that are in few batches by the bounds of their columns."""
+    name, _ = create(session, plain, "one")
+    monkeypatch.setattr(memory_changes, "_FEW_BYTES", 0)
+    monkeypatch.setattr(session._runtime.tables, "sizes", SIZES)
+    for sql, tasks in (
+        ("DELETE FROM {t} WHERE k = 4000 + 3", False),
+        ("UPDATE {t} SET s = 'here' WHERE k BETWEEN 5000 AND 5010 AND g % 2 = 0", False),
+        ("ALTER TABLE {t} ADD COLUMN c INTEGER DEFAULT 8", False),
+        ("UPDATE {t} SET c = c + 1, s = s || c WHERE k IN (4003, 5001, 5002, 17000)", False),
+        ("DELETE FROM {t} WHERE y < DATE '2020-01-04' AND c = 8", False),
+        ("DELETE FROM {t} WHERE k > 100000", False),
+        ("UPDATE {t} SET d = 5 WHERE k = 7 OR c = 9", True),
+        ("DELETE FROM {t} WHERE k = 2 * g", True),
+    ):
+        with unittest.mock.patch.object(
+            MemoryTable, "patched", autospec=True, side_effect=MemoryTable.patched
+        ) as patched:
+            compare(session, plain, name, sql.format(t=name), queries=0)
+        assert patched.called == tasks, sql
+    whole = f"SELECT count(*), sum(hash(t)) FROM {name} AS t"
+    assert rows(plain.execute(whole).fetchall()) == rows(session.sql(whole).collect())
+    session.drop_table(name)
 
 
 @pytest.mark.slow

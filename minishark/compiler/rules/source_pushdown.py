@@ -52,6 +52,18 @@ def push(plan: LogicalPlan, sources: Mapping[str, str], _: None) -> LogicalPlan:
     return _pushed(plan, (), None, sources)
 
 
+def predicates_of(plan: LogicalPlan, table: str) -> tuple[Predicate, ...]:
+    """Conditions of a column with constants that each row meets which a plan needs of a table.
+
+    None if it reads the table several times, or is not known.
+    """
+    scans = (op for op in push(plan, {table.lower(): ""}, None).operators())
+    told = [op.hints.source for op in scans if isinstance(op, ops.Scan)]
+    if len(told) != 1 or told[0] is None:
+        return ()
+    return told[0].pushed.predicates
+
+
 def _pushed(
     plan: LogicalPlan,
     predicates: tuple[Expression, ...],

@@ -8,6 +8,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from minishark.worker.columns import integers
+
 Coded: TypeAlias = tuple[np.ndarray[Any, np.dtype[np.int64]], list[Any]]
 """The partition value of each row, as an index into the list of all of them."""
 
@@ -32,4 +34,4 @@ def grouped(rows: pa.Table, columns: Sequence[Coded]) -> Iterator[tuple[tuple[An
     ends = np.cumsum(np.bincount(number, minlength=len(kept))).tolist()
     for codes, first, last in zip(kept.tolist(), [0, *ends[:-1]], ends, strict=True):
         key = tuple(values[code] for code, (_, values) in zip(codes, columns, strict=True))
-        yield key, rows.take(pa.array(order[first:last]))
+        yield key, rows.take(integers(order[first:last]))

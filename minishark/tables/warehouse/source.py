@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 
 from minishark.model.catalog import ROW_NUMBER, ColumnStatistics, TableStatistics
@@ -13,6 +14,7 @@ from minishark.model.expressions import Column
 from minishark.model.predicates import Pushed
 from minishark.sources.contract import PlacedSplit, Snapshot, Source, Split
 from minishark.sources.mapped_parquet import MappedColumn, MappedParquet
+from minishark.worker.columns import integers
 
 PLACE_SHIFT = 32  # bits of a row's number for which row of its place it is; those above tell that
 
@@ -95,7 +97,7 @@ class LocatedFile(Split):
         first = self._first
         for batch in reader:
             last = first + batch.num_rows
-            numbers = pa.array(range(first, last), pa.int64())
+            numbers = integers(np.arange(first, last))
             yield pa.RecordBatch.from_arrays([*batch.columns, numbers], schema=schema)
             first = last
 
