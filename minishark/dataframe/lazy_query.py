@@ -7,6 +7,9 @@ groups, know it as a Frame: of it, they make others by other queries.
 
 from __future__ import annotations
 
+import contextlib
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -17,6 +20,7 @@ from minishark.dataframe.names import ident
 from minishark.dataframe.runtime import Runtime
 from minishark.dataframe.select import QueryText, Select, relation
 from minishark.dataframe.subqueries import unmarked
+from minishark.errors import QueryError
 from minishark.model.expressions import DUCKDB_TYPE, WIDE_INTEGERS, Schema
 from minishark.query.metrics import QueryMetrics
 from minishark.tables.cached import CachedRows
@@ -79,7 +83,15 @@ class LazyQuery:
 
     def derived(self, select: Select, *others: LazyQuery) -> LazyQuery:
         """A query that was built on this one (and others), bound by DuckDB."""
-        return self.over(select.typed(self.bind(select.sql())), *others)
+        return self.over(select.typed(self.schema_of(Select.sql, select)), *others)
+
+    def schema_of(self, text: Callable[..., str], *selects: Select) -> Schema:
+        """The columns of the `text` of SELECTs built on this query, bound by DuckDB."""
+        outlines = [select.outline() for select in selects]
+        if any(map(operator.is_not, outlines, selects)):
+            with contextlib.suppress(QueryError):  # the whole text tells where it is wrong
+                return self.bind(text(*outlines))
+        return self.bind(text(*selects))
 
     def bind(self, sql: str) -> Schema:
         """The columns of a text built on this query, whose functions are registered first."""

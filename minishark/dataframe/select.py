@@ -46,6 +46,10 @@ _HEADER = (
     'them by .to_df("a", "b" ...).'
 )
 _LINE_MAX = 88
+# Of chains of verbs, which are not indented, as each level would add to every line, and not bound
+# again with each verb.
+_LONG_TEXT = 4_000
+_MANY_CONDITIONS = 40
 _WITH_FIELDS = ("STRUCT(", "MAP(", "UNION(", "JSON", "VARIANT")
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
 _NUMBERS = (*_INTEGERS, *(f"U{name}" for name in _INTEGERS), "FLOAT", "DOUBLE", "BIGNUM")
@@ -104,6 +108,15 @@ class Source:
             return column.merged or f"{prefix}{ident(column.name)}"
 
         return tuple(map(text, self.columns))
+
+    def outline(self) -> Source:
+        """See `Select.outline`."""
+        is_typed = all(column.attribute.type for column in self.columns)
+        if len(self.query) < _LONG_TEXT or not is_typed:
+            return self
+        nulls = [f"NULL::{c.attribute.type} AS {ident(c.name)}" for c in self.columns]
+        alias = f" AS {ident(self.relations[0])}" if self.relations else ""
+        return replace(self, sql=f"(SELECT {', '.join(nulls)}){alias}", query="")
 
     def file_name(self) -> str:
         """The SQL of the name of the file that a row is from.
@@ -183,6 +196,18 @@ class Select:
         return self.is_open and not self.where and self.is_whole
 
     # Derived SELECTs
+
+    def outline(self) -> Select:
+        """This without what earlier verbs of a long chain have added, and DuckDB has bound.
+
+        A subquery is a stand-in with columns of the same types, and of conditions the last is
+        left, as verbs add one at a time. The columns are the same.
+        """
+        source = self.source.outline()
+        where = self.where if len(self.where) < _MANY_CONDITIONS else self.where[-1:]
+        if source is self.source and where is self.where:
+            return self
+        return replace(self, source=source, where=where)
 
     def nested(self) -> Select:
         """A SELECT of all columns of this one as a subquery."""
@@ -551,10 +576,11 @@ def is_number(type_: str) -> bool:
 
 
 def parenthesized(query: str) -> str:
-    """A query in parentheses, indented unless that would change a literal."""
+    """A query in parentheses, indented unless it is long, or that would change a literal."""
     if "\n" not in query and len(query) < _LINE_MAX and "--" not in query:
         return f"({query})"
-    is_fixed = any("\n" in token.text for token in sql_tokens(query))
+    is_long = len(query) > _LONG_TEXT
+    is_fixed = is_long or any("\n" in token.text for token in sql_tokens(query))
     inside = query if is_fixed else textwrap.indent(query, "  ")
     return f"(\n{inside}\n)"
 

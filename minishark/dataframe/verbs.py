@@ -47,7 +47,7 @@ def project(query: LazyQuery, columns: Sequence[Any]) -> LazyQuery:
     for column, star in zip(chosen, stars, strict=True):
         items += [inner.item(column)] if star is None else _all_items(inner, star)
     select = replace(inner, items=tuple(items))
-    schema = query.bind(select.sql())
+    schema = query.schema_of(Select.sql, select)
     if len(schema) != len(items):  # text such as COLUMNS(*) is several columns
         return query.over(statement(select.sql(), schema))
     return query.over(select.typed(schema))
@@ -200,12 +200,15 @@ def sampled(select: Select, with_replacement: Any, fraction: Any, seed: int | No
 
 
 def combined(left: LazyQuery, operator: str, right: LazyQuery) -> LazyQuery:
-    sides = []
-    for select in (left.to_select(), right.to_select()):
-        simple = select.is_open and not select.source.query
-        sides.append(select.sql() if simple else parenthesized(select.sql()))
-    text = f"\n{operator}\n".join(sides)
-    return left.over(statement(text, left.bind(text)), right)
+    sides = left.to_select(), right.to_select()
+
+    def text(*sides: Select) -> str:
+        return f"\n{operator}\n".join(
+            side.sql() if side.is_open and not side.source.query else parenthesized(side.sql())
+            for side in sides
+        )
+
+    return left.over(statement(text(*sides), left.schema_of(text, *sides)), right)
 
 
 def combined_by_name(left: LazyQuery, right: LazyQuery, *, allow_missing: bool) -> LazyQuery:

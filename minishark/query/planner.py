@@ -17,7 +17,7 @@ from minishark.compiler.logical.plan import LogicalPlan, called_functions
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS, UNLIMITED, PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.planner import plan_physical
-from minishark.compiler.sql.planning import BoundStatement, PlanningDatabase
+from minishark.compiler.sql.planning import TOO_DEEP, BoundStatement, PlanningDatabase, named_files
 from minishark.compiler.stages.split import split, with_tasks
 from minishark.compiler.stages.stage import ReadMode, Stage, TableInput
 from minishark.errors import QueryError
@@ -28,6 +28,7 @@ from minishark.query.shown import Shown, shown
 from minishark.query.sinks import Sink
 from minishark.query.sources import SourceTable, SourceTables, with_splits
 from minishark.sources.contract import Snapshot
+from minishark.sources.filesystems import check_readable
 from minishark.worker.protocol import ScalarFunction
 
 _CACHED_PLANS_MAX = 256
@@ -159,9 +160,8 @@ class QueryPlanner:
         query = self._logical(sql, over_files=sink.distributes_files)
         self._check_computed(query)
         if whole:
-            plan = self.planning.whole(query.bound, "DuckDB did not accept a fragment of it")
-            named = self.shared.sources.mentioned(_read_by(query.bound, plan))
-            return self._physical(LogicalQuery(query.bound, plan, named), sink, on_hosts=on_hosts)
+            query = self._whole(query, "DuckDB did not accept a fragment of it")
+            return self._physical(query, sink, on_hosts=on_hosts)
         if not sink.leaves_plan:
             return self._physical(query, sink, on_hosts=on_hosts)
         # The sinks for rows leave the plan as it is, so one cached plan serves them all. Others
@@ -202,7 +202,9 @@ class QueryPlanner:
 
         Raises:
             QueryError: they can't be resolved.
+            DataError: a file that the text names is none, or does not answer.
         """
+        check_readable(named_files(sql))
         try:
             return self.planning.bind(sql, parsed)
         except QueryError as error:
@@ -246,6 +248,11 @@ class QueryPlanner:
         if promised:
             raise TablesPromisedError(promised)
 
+    def _whole(self, query: LogicalQuery, reason: str) -> LogicalQuery:
+        plan = self.planning.whole(query.bound, reason)
+        named = self.shared.sources.mentioned(_read_by(query.bound, plan))
+        return LogicalQuery(query.bound, plan, named)
+
     def _physical(
         self,
         query: LogicalQuery,
@@ -253,6 +260,17 @@ class QueryPlanner:
         *,
         on_hosts: bool,
         counts_all: bool = False,
+    ) -> QueryPlan:
+        try:
+            return self._divided(query, sink, on_hosts=on_hosts, counts_all=counts_all)
+        except RecursionError:
+            if isinstance(query.plan.operator, Statement):
+                raise
+            query = self._whole(query, TOO_DEEP)
+            return self._divided(query, sink, on_hosts=on_hosts, counts_all=counts_all)
+
+    def _divided(
+        self, query: LogicalQuery, sink: Sink[Any] | None, *, on_hosts: bool, counts_all: bool
     ) -> QueryPlan:
         bound = query.bound
         options = self.shared.slots_now()

@@ -10,12 +10,14 @@ import duckdb
 import pyarrow as pa
 
 from minishark.compiler.sql import statements as kinds
+from minishark.compiler.sql.planning import named_files
 from minishark.compiler.sql.tokens import fill_parameters, fill_variables
 from minishark.dataframe import DataFrame
 from minishark.dataframe.frame import local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, TaskFailedError, UnsupportedError
 from minishark.session.runtime import Runtime
 from minishark.session.variables import missing_table_advice
+from minishark.sources.filesystems import check_readable
 from minishark.tables.stores import counted
 
 _ROLLED_BACK = "A COMMIT has rolled back its transaction, which an error had aborted."
@@ -46,6 +48,7 @@ class Statements:
             return self._run(text, params)
 
     def _run(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None) -> DataFrame:
+        check_readable(named_files(text))
         with self.runtime.engine.binding(text):
             statements = self.runtime.planning.statements(text)
             if params is not None:

@@ -6,6 +6,7 @@ Keys that folders are named by are columns, and a predicate on one decides which
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import operator
 import threading
@@ -23,7 +24,7 @@ from minishark.model.expressions import Schema
 from minishark.model.predicates import Comparison, Predicate, Pushed
 from minishark.sources.arrow_files import ArrowFormat
 from minishark.sources.contract import Snapshot, Source, Split
-from minishark.sources.filesystems import FileReplacedError, StoredFile
+from minishark.sources.filesystems import FileReplacedError, StoredFile, check_readable
 from minishark.sources.formats import FileFormat, Needed, Options, OwnReach, Reach
 from minishark.sources.hive import FolderKeys, folder_keys
 from minishark.sources.parquet import ParquetFormat
@@ -224,16 +225,14 @@ def named_files(pattern: str | Path, reach: Reach) -> FileSource:
     """
 
     def find() -> Sequence[StoredFile]:
+        check_readable([str(pattern)])
         is_folder = Path(pattern).is_dir()
         files = [] if is_folder and not any(Path(pattern).iterdir()) else reach.list(str(pattern))
         readable = [file for file in files if reader_of(file.path)]
         if is_folder and not readable:
             endings = ", ".join(ENDINGS)
             raise DataError(f"There are no files in {pattern} that end in {endings}.")
-        for file in readable or files:
-            if not file.is_remote and not Path(file.path).is_file():
-                # A pipe or device could give rows for ever, or none.
-                raise DataError(f"{file.path} is no regular file; copy what it gives to one first.")
+        check_readable([glob.escape(file.path) for file in readable or files])
         return readable or files
 
     files = find()

@@ -13,12 +13,15 @@ metadata, or files that are not finished, as for Hive and Spark.
 from __future__ import annotations
 
 import contextlib
+import glob
 import importlib
+import itertools
 import os
 import re
+import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -60,6 +63,7 @@ _RETRIES = {
 }
 _STORES_MAX = 64
 _S3_COPY_BYTES_MAX = 5 << 30
+_FIRST_BYTE_MAX_S = 30.0
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>|\"code\":\s*\"?(\w+)|x-ms-error-code: (\w+)")
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired")
@@ -199,10 +203,63 @@ def _stat_remote(uri: str, access: StoreAccess) -> StoredFile:
         return store.head(uri)
 
 
-def at_once(calls: Sequence[Callable[[], Result]], threads: int = 1) -> list[Result]:
+def check_readable(patterns: Sequence[str]) -> None:
+    """Refuse pipes and devices, and files that don't give their first byte.
+
+    Reads from a dead file server can't be interrupted. Here they hold one thread, instead of
+    whatever lock the reader has.
+
+    Raises:
+        DataError: a local file at one of these paths or globs is one. Of those that do not exist,
+            or may not be read, readers say more.
+    """
+    local = [pattern for pattern in patterns if not is_remote(pattern)]
+    if not local:
+        return
+    looked_at = ""
+
+    def look() -> None:
+        nonlocal looked_at
+        answered = set[int]()
+        for looked_at in itertools.chain.from_iterable(map(_globbed, local)):
+            with contextlib.suppress(OSError, ValueError):
+                state = os.stat(looked_at)  # noqa: PTH116 - thousands, perhaps
+                if stat.S_ISDIR(state.st_mode):
+                    continue
+                if not stat.S_ISREG(state.st_mode):
+                    raise DataError(
+                        f"{looked_at} is no regular file; copy what it gives to one first."
+                    )
+                # One file tells whether its file system answers, but what the kernel makes up as
+                # it is read says nothing of its size, and may wait for the next event.
+                if state.st_dev in answered and state.st_size:
+                    continue
+                with open(looked_at, "rb", buffering=0) as file:  # noqa: PTH123
+                    file.read(1)
+                answered.add(state.st_dev)
+
+    try:
+        at_once([look], limit_s=_FIRST_BYTE_MAX_S)
+    except TimeoutError:
+        raise DataError(
+            f"{looked_at} does not answer: nothing of it came within {_FIRST_BYTE_MAX_S:.0f} s. "
+            "Is its file server there?"
+        ) from None
+
+
+def _globbed(pattern: str) -> Iterable[str]:
+    return glob.iglob(pattern, recursive=True) if _WILD.search(pattern) else (pattern,)  # noqa: PTH207
+
+
+def at_once(
+    calls: Sequence[Callable[[], Result]], threads: int = 1, limit_s: float | None = None
+) -> list[Result]:
     """What calls return, so many of which are made at a time; the first error ends the wait.
 
     The threads do not keep the process from ending: Ctrl-C does not wait for a store that hangs.
+
+    Raises:
+        TimeoutError: for `limit_s`, no call has ended.
     """
     to_do: SimpleQueue[tuple[int, Callable[[], Result]]] = SimpleQueue()
     done: SimpleQueue[tuple[int, Result | BaseException, bool]] = SimpleQueue()
@@ -226,7 +283,10 @@ def at_once(calls: Sequence[Callable[[], Result]], threads: int = 1) -> list[Res
     results: dict[int, Any] = {}
     try:
         for _ in calls:
-            number, result, is_right = done.get()
+            try:
+                number, result, is_right = done.get(timeout=limit_s)
+            except Empty:
+                raise TimeoutError from None
             if not is_right:
                 assert isinstance(result, BaseException), "it was raised"
                 raise result

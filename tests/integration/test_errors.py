@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -525,3 +527,55 @@ def test_what_gives_rows_for_ever_is_no_file(session: Session, tmp_path: Path) -
     with pytest.raises(DataError, match="no regular file"):
         session.read.csv(str(tmp_path / "pipe.csv")).collect()
     assert [(42,)] == session.sql("SELECT 42").collect()
+
+
+@contextlib.contextmanager
+def _silent(file: Path) -> Iterator[None]:
+    """While the block runs, whoever opens the file waits, as for a file server that is gone."""
+    hold = (
+        "import fcntl, signal, sys; signal.signal(signal.SIGIO, signal.SIG_IGN); "
+        "file = open(sys.argv[1], 'r+'); fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK); "
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", hold, str(file)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        if holder.stdout.readline() != "held\n":
+            pytest.skip("This file system has no leases.")
+        yield
+        holder.communicate()
+
+
+def test_a_file_that_does_not_answer_holds_its_own_statement_only(
+    session: Session, tmp_path: Path
+) -> None:
+    file = tmp_path / "silent.csv"
+    file.write_text("a\n7\n")
+    with ThreadPoolExecutor(2) as pool:
+        with _silent(file):
+            reads = [
+                pool.submit(lambda: session.sql(f"FROM '{file}'").collect()),
+                pool.submit(lambda: session.read.csv(str(file), header=True).collect()),
+            ]
+            assert [(42,)] == session.sql("SELECT 42").collect()
+            session.sql("CREATE OR REPLACE TABLE beside_silence AS SELECT 1 AS a")
+            assert not any(read.done() for read in reads)
+        assert [[(7,)], [(7,)]] == [read.result(timeout=30) for read in reads]
+    session.drop_table("beside_silence")
+
+
+def test_a_file_that_does_not_answer_is_given_up(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minishark.sources.filesystems._FIRST_BYTE_MAX_S", 0.3)
+    file = tmp_path / "silent.csv"
+    file.write_text("a\n7\n")
+    with _silent(file):
+        for read in (
+            lambda: session.sql(f"FROM '{file}'"),
+            lambda: session.create_table("silent", file),
+        ):
+            with pytest.raises(DataError, match=r"silent\.csv does not answer"):
+                read()

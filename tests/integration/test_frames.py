@@ -462,3 +462,48 @@ def test_a_schema_may_be_a_type(toy_session: Session) -> None:
         assert [("value", kind)] == frame.dtypes
     numbers = toy_session.range(0, 10, 2, numPartitions=2)
     assert [0, 2, 4, 6, 8] == sorted(row.id for row in numbers.collect())
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", VERBS)
+def test_verbs_at_the_end_of_a_long_chain_are_their_sql(
+    name: str,
+    toy_session: Session,
+    plain: duckdb.DuckDBPyConnection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are bound without the verbs before them."""
+    monkeypatch.setattr("minishark.dataframe.select._LONG_TEXT", 1)
+    monkeypatch.setattr("minishark.dataframe.select._MANY_CONDITIONS", 1)
+    t, u = (toy_session.sql(f"SELECT * FROM {table}") for table in ("t", "u"))
+    test_verbs_are_their_sql(name, t, u, plain)
+
+
+def test_long_chains_of_verbs(t: DataFrame) -> None:
+    """They run as one statement."""
+    steps = 120
+    ids = [row.id for row in t.select("id").collect()]
+    longer, fewer, united = t.select("id"), t, t
+    for step in range(steps):
+        longer = longer.with_column("id", longer["id"] + step % 3)
+        fewer = fewer.filter(fewer["id"] != step)
+        united = united.union(t)
+    added = sum(step % 3 for step in range(steps))
+    assert sorted(i + added for i in ids) == sorted(row.id for row in longer.collect())
+    assert sum(i >= steps for i in ids) == fewer.count()
+    assert (steps + 1) * len(ids) == united.count()
+    with pytest.raises(QueryError, match="wrong"):
+        united.select(F.expr("wrong(id)"))
+
+
+def test_what_is_nested_too_deeply_to_be_divided_runs_whole(
+    toy_session: Session, plain: duckdb.DuckDBPyConnection
+) -> None:
+    """DuckDB allows 1,000 levels, more than a plan that is divided."""
+    for sql in (
+        " UNION ALL ".join(f"SELECT id + {i} FROM t" for i in range(500)),
+        f"SELECT id, {'abs(' * 400}id{')' * 400} FROM t",
+    ):
+        frame = toy_session.sql(sql)
+        assert sorted(plain.sql(sql).fetchall()) == sorted(map(tuple, frame.collect()))
+    assert "nested too deeply" in toy_session.sql(f"EXPLAIN {sql}").collect()[0][0]

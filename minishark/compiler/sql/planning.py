@@ -8,12 +8,9 @@ draw conclusions from *values* must not run, as the miniature's values are made 
 from __future__ import annotations
 
 import contextlib
-import glob
 import itertools
 import json
-import os
 import re
-import stat
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,7 +42,7 @@ from minishark.compiler.sql.tokens import (
     without_comments_around,
 )
 from minishark.compiler.sql.views import View, over_files, view_of
-from minishark.errors import ConflictError, DataError, DataValueError, QueryError
+from minishark.errors import ConflictError, DataValueError, QueryError
 from minishark.model.catalog import Table
 from minishark.model.expressions import Column, Schema, quote
 
@@ -116,6 +113,7 @@ _QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 _INTERNAL = re.compile(
     r'\nDid you mean "(?:_minishark|pg_|pragma_|duckdb_|sqlite_|information_schema)[^\n]*'
 )
+TOO_DEEP = "it is nested too deeply to be divided"
 REMOTE_FILES = (
     "minishark reads files of its machines, and s3://, gs:// and az:// URIs that follow FROM or "
     "JOIN or are constants in calls of read_parquet, read_csv and read_json. Download others, or "
@@ -588,7 +586,6 @@ class PlanningDatabase:
             return self._con.cursor()
 
     def statements(self, text: str) -> list[ParsedStatement]:
-        _check_files(text)
         with self._lock:
             parsed = self._remembered.parsed.get(text)
             if parsed is None:
@@ -643,7 +640,6 @@ class PlanningDatabase:
             key = (sql, self._shared.miniatures.version)
             bound = self._remembered.bound.get(key)
             if bound is None:
-                _check_files(sql)
                 self._check_pivots(sql)
                 try:
                     with self._seen():
@@ -769,6 +765,8 @@ class PlanningDatabase:
             plan = rewrite(lower_plan(self._serialized(bound.sql), bound.schema))
         except PlanNotLowered as reason:
             return self.whole(bound, f"{reason} has no distributed form")
+        except RecursionError:
+            return self.whole(bound, TOO_DEEP)
         called = called_functions(plan) if self.volatile else ()
         user_volatile = next((name for name in called if name in self.volatile), None)
         if user_volatile is not None:
@@ -862,24 +860,14 @@ def _may_name_file(sql: str) -> bool:
     return _FILE_ENDING.search(text) is not None or any("." in q for q in _QUOTED.findall(text))
 
 
-def _check_files(sql: str) -> None:
-    """Refuse pipes and devices, before a read waits for ever and holds all other statements.
-
-    Raises:
-        DataError: the statement names one to be read.
-    """
-    for named in _NAMES_FILES.finditer(sql):
-        for quoted in _QUOTED.findall(named[1] or named[2] or ""):
-            path = quoted[1:-1]
-            has_pattern = any(letter in path for letter in "*?[")
-            files = glob.iglob(path, recursive=True) if has_pattern else (path,)  # noqa: PTH207
-            for file in files:
-                try:
-                    mode = os.stat(file).st_mode  # noqa: PTH116 - thousands, perhaps
-                except (OSError, ValueError):
-                    continue  # DuckDB says what it is
-                if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                    raise DataError(f"{file} is no regular file; copy what it gives to one first.")
+def named_files(sql: str) -> list[str]:
+    """The files and patterns that a statement may read, by what it looks like."""
+    return [
+        quoted[1:-1]
+        for named in _NAMES_FILES.finditer(sql)
+        for quoted in _QUOTED.findall(named[1] or named[2] or "")
+        if named[2] or quoted[0] == "'" or "." in quoted  # else it is a table
+    ]
 
 
 def _schema(relation: duckdb.DuckDBPyRelation) -> Schema:
