@@ -195,7 +195,8 @@ def main(options: DoctestOptions) -> None:
         tried = counts["same"] + counts["differs"]
         share = f"{100 * counts['same'] / tried:.1f} %" if tried else "-"
         rows.append((part, str(tried), str(counts["same"]), share, str(counts["left out"])))
-    print_table("of | outputs | as printed | share | left out", rows)
+    same = "with these rows" if options.values else "as printed"
+    print_table(f"of | outputs | {same} | share | left out", rows)
     options.write({"counts": {part: dict(counts) for part, counts in counted.items()}})
 
 
