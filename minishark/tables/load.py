@@ -63,6 +63,7 @@ class TableSource:
     schema: Schema
     reads: tuple[bytes, ...] = ()  # pieces that are splits of a source: pickled `SplitRead`s
     slices: tuple[FileSlice, ...] = ()  # pieces that are stored Arrow files
+    are_stored: bool = False  # whether these have the types and the layout of partitions
     digest: str = ""  # of the rows in these files, which says where they are cut; "" for unknown
     rows: tuple[int, ...] = ()  # the number of rows of each slice, if known
     partitions: tuple[FileSlice, ...] = ()  # files with all rows that may become partitions
@@ -256,12 +257,17 @@ class TableLoader:
         )
 
     def _storing(self) -> StageTask:
-        schema = self.source.schema
+        source = self.source
+        schema = source.schema
         return StageTask(
             sql=""
-            if self._is_divided or self._takes_files or self.source.reads or self.source.patches
+            if self._is_divided
+            or self._takes_files
+            or source.reads
+            or source.patches
+            or source.are_stored
             else f"SELECT {_columns(schema)} FROM in0",
-            patched=self.source.patched if self.source.patches else None,
+            patched=source.patched if source.patches else None,
             types=tuple(column.type for column in schema),
             output=OutputKind.PARTITION,
             folder=self.folder,

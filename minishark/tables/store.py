@@ -158,7 +158,8 @@ class StoreMany(Sink[pa.Table | Table]):
 
 
 def _pieces(run: CompleteRun, schema: Schema) -> tuple[TableSource, SourceSize]:
-    """The last stage's output as a source, in the query's order."""
+    """The last stage's output as a source, in the query's order and in the layout of partitions."""
+    assert run.output.kind is OutputKind.PIECE, "pieces have that layout, results have users' types"
     slices: list[FileSlice] = []
     counts: list[int] = []
     for outcome, node in run.outcomes():
@@ -172,7 +173,8 @@ def _pieces(run: CompleteRun, schema: Schema) -> tuple[TableSource, SourceSize]:
         outcome, node = run.outcomes()[0]
         assert outcome.file is not None, "pieces are stored in files"
         slices, counts = [FileSlice(outcome.file, (node,))], [0]
-    return TableSource(schema=schema, slices=tuple(slices), rows=tuple(counts)), size
+    source = TableSource(schema=schema, slices=tuple(slices), rows=tuple(counts), are_stored=True)
+    return source, size
 
 
 def table_schema(schema: Schema) -> Schema:
