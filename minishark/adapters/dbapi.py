@@ -26,6 +26,7 @@ import pyarrow as pa
 from minishark import errors
 from minishark.compiler.sql.statements import COUNTED
 from minishark.dataframe.pandas_frames import pandas_frame
+from minishark.dataframe.variants import is_variant, variant_value
 from minishark.session.connect import connect as connect_session
 from minishark.session.session import Session
 
@@ -394,23 +395,23 @@ def _python_rows(table: pa.Table, types: Sequence[str]) -> Iterator[tuple[Any, .
     """The rows of a table with DuckDB's (or Arrow's) `types`, converted one batch at a time."""
     for batch in table.to_batches(max_chunksize=_BATCH_ROWS):
         columns = [
-            _values(column, type_, name)
-            for column, type_, name in zip(batch.columns, types, table.column_names, strict=True)
+            _values(column, type_, field)
+            for column, type_, field in zip(batch.columns, types, table.schema, strict=True)
         ]
         yield from zip(*columns, strict=True) if columns else ((),) * batch.num_rows
 
 
-def _values(column: pa.Array, type_: str, name: str) -> list[Any]:
+def _values(column: pa.Array, type_: str, field: pa.Field) -> list[Any]:
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
         column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    convert = variant_value if is_variant(field) else _converter(column.type, type_)
     try:
         values: list[Any] = column.to_pylist()
+        return values if convert is None else [None if v is None else convert(v) for v in values]
     except (ValueError, OverflowError) as error:
         raise errors.DataError(
-            f"Python can't represent a value of column {name}: {error}"
+            f"Python can't represent a value of column {field.name}: {error}"
         ) from error
-    convert = _converter(column.type, type_)
-    return values if convert is None else [None if v is None else convert(v) for v in values]
 
 
 def _converter(arrow: pa.DataType, type_: str) -> Callable[[Any], Any] | None:

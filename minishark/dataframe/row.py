@@ -8,6 +8,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from minishark.dataframe.names import nearest
+from minishark.dataframe.variants import is_variant, variant_value
 from minishark.errors import DataError, OptionError
 
 
@@ -138,8 +139,7 @@ def rows_of(table: pa.Table, integers: Collection[str] = ()) -> Iterator[Row]:
     """
     names = tuple(table.column_names)
     converters = [
-        _or_none(int) if field.name in integers else _converter(field.type)
-        for field in table.schema
+        _or_none(int) if field.name in integers else _converter(field) for field in table.schema
     ]
     for batch in table.to_batches():
         try:
@@ -153,24 +153,26 @@ def rows_of(table: pa.Table, integers: Collection[str] = ()) -> Iterator[Row]:
         yield from (Row.of_names(names, row) for row in values)
 
 
-def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Converts pyarrow's Python values of a type to Rows and dictionaries; None for no change."""
-    types = pa.types
+def _converter(of: pa.Field) -> Callable[[Any], Any] | None:
+    """Converts pyarrow's Python values of a field to Rows and dictionaries; None for no change."""
+    types, kind = pa.types, of.type
+    if is_variant(of):
+        return _or_none(variant_value)
     if isinstance(kind, pa.BaseExtensionType):
-        return _converter(kind.storage_type)
+        return _converter(of.with_type(kind.storage_type))
     if types.is_struct(kind):
         names = tuple(field.name for field in kind)
-        inner = [_converter(field.type) or _same for field in kind]
+        inner = [_converter(field) or _same for field in kind]
         return _or_none(
             lambda value: Row.of_names(
                 names, [f(v) for f, v in zip(inner, value.values(), strict=True)]
             )
         )
     if types.is_map(kind):
-        key, item = _converter(kind.key_type) or _same, _converter(kind.item_type) or _same
+        key, item = _converter(kind.key_field) or _same, _converter(kind.item_field) or _same
         return _or_none(lambda value: {key(k): item(v) for k, v in value})
-    if hasattr(kind, "value_type") and not types.is_dictionary(kind):
-        element = _converter(kind.value_type)
+    if hasattr(kind, "value_field"):
+        element = _converter(kind.value_field)
         return None if element is None else _or_none(lambda value: [*map(element, value)])
     return None
 

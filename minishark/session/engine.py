@@ -300,10 +300,11 @@ class Engine:
     def environment(self, scope: Scope) -> Environment:
         """What travels to executors: what all sessions have set and defined, then this one."""
         shared = self._environment
+        of_transaction = (*scope.scratch.uncommitted, *scope.planning.time_definitions)
         return replace(
             shared,
             settings=(*shared.settings, *scope.settings),
-            definitions=(*shared.definitions, *scope.definitions, *scope.scratch.uncommitted),
+            definitions=(*shared.definitions, *scope.definitions, *of_transaction),
         )
 
     def limited_environment(self, scope: Scope) -> Environment:

@@ -23,6 +23,7 @@ import pyarrow as pa
 from minishark.cluster import platforms
 from minishark.cluster.status import node_reports
 from minishark.cluster.wire import own_versions
+from minishark.compiler.sql.advice import NO_SHARED
 from minishark.dataframe import Cancellation, DataFrame
 from minishark.dataframe.applied import RowsOf
 from minishark.dataframe.frame import cached_frame
@@ -37,7 +38,7 @@ from minishark.model.catalog import Catalog, Partition
 from minishark.model.expressions import Schema, quote_text
 from minishark.query.answers import differences, output_order
 from minishark.query.metrics import Answer, QueryMetrics
-from minishark.query.planner import QueryPlanner, TablesPromisedError
+from minishark.query.planner import QueryPlan, QueryPlanner, TablesPromisedError
 from minishark.query.report import explain_text, metrics_text
 from minishark.query.sinks import ApplyFunction, CollectRows, HandOver, Layout, Sink, StreamRows
 from minishark.query.sources import HeldSource
@@ -51,7 +52,7 @@ from minishark.sources.contract import Source
 from minishark.tables.cached import CachedRows, CachePlan
 from minishark.tables.memory_store import MemoryStore
 from minishark.tables.scratch_store import ScratchTables, TemporaryTables
-from minishark.tables.shared_store import NO_SHARED, SharedStore, shared_name
+from minishark.tables.shared_store import SharedStore, shared_name
 from minishark.tables.stores import GivenRows, SelectedRows, StoreContext, Stores, TableStore
 from minishark.tasks.items import Items
 from minishark.tasks.verbs import Calls
@@ -264,10 +265,7 @@ class Runtime:
         with self._asked():
             if mode == "analyze":
                 return metrics_text(self._run(sql, CollectRows(), explained=True)[1])
-            on_hosts = self.engine.on_hosts
-            plan = self.planner.describe(sql, on_hosts=on_hosts)
-            threads = self.engine.threads(queries=1, on_hosts=on_hosts)
-            text = explain_text(plan, mode, threads=threads)
+            plan, text = described(self.engine, self.planner, sql, mode)
             if self.engine.reuse is None or mode not in ("stages", "all"):
                 return text
             lines = self.engine.reuse_lines(plan, self.scope)
@@ -361,6 +359,13 @@ class Runtime:
                     return plan.stages[-1].tasks
 
 
+def described(engine: Engine, planner: QueryPlanner, sql: str, mode: str) -> tuple[QueryPlan, str]:
+    """The plan of a query, and as text."""
+    on_hosts = engine.on_hosts
+    plan = planner.describe(sql, on_hosts=on_hosts)
+    return plan, explain_text(plan, mode, threads=engine.threads(queries=1, on_hosts=on_hosts))
+
+
 def _context(engine: Engine, scope: Scope) -> StoreContext:
     """What stores are told of a session."""
 
@@ -368,6 +373,10 @@ def _context(engine: Engine, scope: Scope) -> StoreContext:
         sql: str, sink: Sink[Result], /, *, catalog: Catalog | None = None, told: str = ""
     ) -> Result:
         return engine.run(sql, sink, scope, catalog=catalog, told=told)[0]
+
+    def explain(sql: str, catalog: Catalog | None) -> str:
+        planner = scope.planner if catalog is None else scope.planner.seeing(catalog)
+        return described(engine, planner, sql, "stages")[1]
 
     return StoreContext(
         tables=engine.tables,
@@ -380,6 +389,7 @@ def _context(engine: Engine, scope: Scope) -> StoreContext:
         writing=engine.writing,
         loading=engine.loading,
         run=run,
+        explain=explain,
         bind=lambda sql: scope.planner.bind(sql).schema,
         up_to_date=partial(engine.up_to_date, scope),
         check_open=partial(engine.check_open, scope),

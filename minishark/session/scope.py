@@ -60,8 +60,10 @@ class Scope:
         """
         engine.check_open()
         self.is_apart = is_apart
-        self.planning = PlanningDatabase(beside=engine.planning, settings=settings)
-        self.transaction = SessionTransaction()
+        self.transaction = transaction = SessionTransaction()
+        self.planning = PlanningDatabase(
+            beside=engine.planning, settings=settings, began=lambda: transaction.began
+        )
         self._engine = engine
         self.scratch = ScratchDatabase(
             engine.scratch,
@@ -70,6 +72,7 @@ class Scope:
             settings=settings,
             is_apart=is_apart,
             hidden=HIDDEN,
+            began=lambda: transaction.began,
         )
         self.definitions: tuple[str, ...] = ()
         self.before_statements: tuple[Callable[[], None], ...] = ()

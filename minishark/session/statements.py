@@ -94,6 +94,10 @@ class Statements:
         runtime = self.runtime
         if not isinstance(statement, kinds.Transaction):
             runtime.scope.transaction.check()
+        if isinstance(statement, kinds.ExplainChange):
+            with runtime.up_to_date():
+                told = runtime.stores.explain(statement.statement)
+            return local_frame(runtime, pa.table({"explain_value": [told]}))
         answered = runtime.stores.run(statement)
         if isinstance(answered, pa.Table):
             return local_frame(runtime, answered)
@@ -114,7 +118,7 @@ class Statements:
                 answer = counted(0)
             case kinds.Vacuum() | kinds.CacheTable():
                 raise UnsupportedError(_WAREHOUSE)
-            case kinds.Show() | kinds.Write() | kinds.FrontEndCommand():
+            case kinds.Show() | kinds.Write() | kinds.FrontEndCommand() | kinds.ExplainChange():
                 message = "the last store takes all of them"
                 raise AssertionError(message)
             case _:
@@ -160,6 +164,7 @@ class Statements:
             case kinds.CreateEnum():
                 runtime.definitions.create_enum(statement)
             case kinds.Prepare(name=name, statement=prepared):
+                self._check_prepared(prepared)
                 self._prepared[name] = prepared
                 self._held[name] = runtime.handles(prepared)
             case kinds.Deallocate(name=name):
@@ -167,6 +172,21 @@ class Statements:
                 self._held.pop(name, None)
             case _:
                 assert_never(statement)
+
+    def _check_prepared(self, prepared: str) -> None:
+        """Raise what is wrong with the names and types of a query that is prepared."""
+        runtime = self.runtime
+        (statement,) = runtime.planning.statements(prepared)
+        query = runtime.stores.run(statement) if isinstance(statement, kinds.Query) else None
+        if not isinstance(query, kinds.Query) or runtime.scratch.is_alone(query.sql):
+            return
+        with runtime.up_to_date():
+            try:
+                runtime.planning.check_prepared(query.sql)
+            except QueryError as error:
+                if not (runtime.scratch.has_own and runtime.scratch.can_prepare(query.sql)):
+                    advice = missing_table_advice(str(error), runtime.table_names)
+                    raise QueryError(f"{error}{advice}") from error
 
     def _prepared_statement(self, name: str) -> str:
         if name not in self._prepared:

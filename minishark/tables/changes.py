@@ -34,7 +34,7 @@ from minishark.compiler.sql.changes import Change, Changed, Delete, Insert, Merg
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.compiler.sql.tokens import mentioned
 from minishark.errors import DataError, DataValueError, QueryError, UnsupportedError
-from minishark.model.catalog import ROW_NUMBER
+from minishark.model.catalog import ROW_NUMBER, Catalog
 from minishark.model.expressions import Schema, quote
 from minishark.query.sinks import CollectRows
 from minishark.tables.scratch_database import (
@@ -45,7 +45,7 @@ from minishark.tables.scratch_database import (
     Shell,
     StoppedBy,
 )
-from minishark.tables.stores import ChangedTable, RunQuery, Stored, counted
+from minishark.tables.stores import ChangedTable, NumberedRows, RunQuery, Stored, counted
 from minishark.worker.columns import as_numbers
 
 _NEVER = sys.maxsize
@@ -71,6 +71,26 @@ def _left_to_duckdb() -> Iterator[None]:
         raise NotHereError(str(error), error) from error
 
 
+ON_ALL_ROWS = "The session's own DuckDB runs it, on all rows of the tables that it names."
+_ADDED = "The session's own DuckDB makes the rows, which are added to the table."
+_QUERIED = (
+    "This query gives rows; tasks store them if they are many, and else the front end adds them. "
+    "Queries find out whether they meet the constraints, if there are some."
+)
+_CONFLICTS = (
+    "This query gives rows. The session's own DuckDB does with them what the statement says, on a "
+    "table that has only the stored rows with their keys."
+)
+_EMPTIED = "All rows are deleted, without a look at them."
+_SEARCHED_HERE = "The front end looks for the rows that it concerns, as few come into question."
+_SEARCHED = "This query finds the rows that it concerns."
+_PATCHED = (
+    "This query says what becomes of which rows; if they are many, tasks store the parts of the "
+    "table again that have them."
+)
+_IN_SHELL = "The session's own DuckDB changes them, on a table that has only these rows."
+
+
 @dataclass(frozen=True, slots=True)
 class Changes:
     """Runs statements that change rows; the caller lets one write a table at a time."""
@@ -81,31 +101,71 @@ class Changes:
     bind: Callable[[str], Schema]
     searching: Callable[[], contextlib.AbstractContextManager[StoppedBy]]
 
+    def explain(
+        self,
+        sql: str,
+        change: Change,
+        table: ChangedTable[Any],
+        stages: Callable[[str, Catalog | None], str],
+    ) -> str:
+        """How `apply` would run a statement; `stages` gives those of a query, which does not run.
+
+        Raises:
+            NotHereError: as `apply`, as far as that is known before it runs.
+        """
+        if isinstance(change, Insert):
+            is_alone = not change.may_read
+        else:
+            is_alone = not queries.reads_others(change)
+        self._check(sql, change)
+        self.scratch.check(table.in_scratch(sql), table.shell, is_alone=is_alone)
+        if isinstance(change, Insert):
+            if self._reads_nothing(sql, change, table):
+                return _ADDED
+            with _left_to_duckdb():
+                is_stored = not (change.otherwise or change.clauses)
+                typed = self._typed(change, table) if is_stored else None
+                query = f"{change.ctes}{change.query}" if typed is None else typed
+                return f"{_CONFLICTS if typed is None else _QUERIED}\n{stages(query, None)}"
+        if _empties(change):
+            return _EMPTIED
+        with _left_to_duckdb():
+            target = _target(table)
+            is_patch = self._is_patch(change, table, target)
+            is_last = self._is_last(sql, change, table, is_patch=is_patch)
+            is_done = isinstance(change, Delete) and not change.returning
+            if not is_last and self._searchable_here(change, table) is not None:
+                return _SEARCHED_HERE if is_done else f"{_SEARCHED_HERE} {_IN_SHELL}"
+            with table.numbered(is_alone=is_alone) as rows:
+                patched = target if is_patch else None
+                query, _ = self._patch_query(change, table, patched, rows)
+                how = _PATCHED if is_patch else f"{_SEARCHED} {_IN_SHELL}"
+                return f"{how}\n{stages(query, rows.catalog)}"
+
     def apply(self, sql: str, change: Change, table: ChangedTable[Any]) -> pa.Table:
         """Run a statement; its answer.
 
         Raises:
             NotHereError: only DuckDB can run it, on all rows of the table; nothing was changed.
         """
+        self._check(sql, change)
+        if isinstance(change, Insert):
+            return self._insert(sql, change, table)
+        return self._changed(sql, change, table)
+
+    def _check(self, sql: str, change: Change) -> None:
         if change.returning and mentioned(sql, ("rowid",)):
             raise NotHereError("RETURNING rowid needs DuckDB's own table.")
         if self.scratch.reads_catalog(change.clauses if isinstance(change, Insert) else sql):
             raise NotHereError(NO_CATALOG)
-        if isinstance(change, Insert):
-            return self._insert(sql, change, table)
-        return self._changed(sql, change, table)
 
     # INSERT
 
     def _insert(self, sql: str, change: Insert, table: ChangedTable[Made]) -> pa.Table:
         insert, given = table.in_scratch(sql), None
-        reads_catalog = self.scratch.reads_catalog(sql)
-        if reads_catalog or not self.planning.reads_nothing(insert, surely=not change.may_read):
-            if not change.query:
-                reason = "DEFAULT VALUES may call macros, which only the session's database has."
-                raise NotHereError(reason)
+        if not self._reads_nothing(sql, change, table):
             with _left_to_duckdb():
-                if not (change.otherwise or change.clauses or reads_catalog):
+                if not (change.otherwise or change.clauses or self.scratch.reads_catalog(sql)):
                     added = self._selected(sql, change, table)
                     if isinstance(added, pa.Table):
                         change, given = queries.all_columns(change), added
@@ -120,6 +180,18 @@ class Changes:
             table, lambda stored: self.scratch.insert(insert, table.shell, given, stored), None
         )
 
+    def _reads_nothing(self, sql: str, change: Insert, table: ChangedTable[Any]) -> bool:
+        """Whether DuckDB alone makes the rows, as they are of no table."""
+        surely = not change.may_read
+        if not self.scratch.reads_catalog(sql) and self.planning.reads_nothing(
+            table.in_scratch(sql), surely=surely
+        ):
+            return True
+        if not change.query:
+            reason = "DEFAULT VALUES may call macros, which only the session's database has."
+            raise NotHereError(reason)
+        return False
+
     def _selected(
         self, sql: str, change: Insert, table: ChangedTable[Made]
     ) -> pa.Table | Stored[Made] | None:
@@ -127,6 +199,11 @@ class Changes:
 
         None if its columns are to be filled otherwise than by a query.
         """
+        typed = self._typed(change, table)
+        return None if typed is None else table.added(typed, told=sql)
+
+    def _typed(self, change: Insert, table: ChangedTable[Any]) -> str | None:
+        """The query for them; None if its columns are to be filled otherwise."""
         target = _target(table)
         if any(map(self.planning.varies, target.defaults.values())):
             return None
@@ -135,7 +212,7 @@ class Changes:
         types = [column.type for column in bound]
         if change.by_name or change.columns or types != [*table.shell.types]:
             typed = queries.inserted(change, target, [column.name for column in bound])
-        return table.added(typed, told=sql)
+        return typed
 
     def _is_right(self, change: Insert, table: ChangedTable[Made], added: Stored[Made]) -> bool:
         """Whether rows that tasks have stored meet all constraints; discards them if not.
@@ -189,9 +266,7 @@ class Changes:
     # DELETE, UPDATE, MERGE
 
     def _changed(self, sql: str, change: Changed, table: ChangedTable[Made]) -> pa.Table:
-        if isinstance(change, Delete) and not (
-            change.returning or change.condition or change.using
-        ):
+        if _empties(change):
             emptied = table.emptied()
             table.publish(emptied, None)
             return counted(emptied.rows)
@@ -222,16 +297,19 @@ class Changes:
 
     def _found_here(self, change: Changed, table: ChangedTable[Made]) -> pa.Table | None:
         """The rows that a statement may change; None if it is better that tasks look for them."""
-        search = queries.search_of(change)
-        if queries.reads_others(change) or self.planning.calls_python(search):
-            return None
-        rows = table.few_rows(lambda relation: queries.concerned(change, relation, "1"))
+        rows = self._searchable_here(change, table)
         if rows is None:
             return None
         with self.searching() as stoppable:
             query = queries.concerned(change, quote(ROWS), "*")
             concerned = self.scratch.select(query, rows, stoppable=stoppable)
         return concerned if concerned.num_rows < table.many else None
+
+    def _searchable_here(self, change: Changed, table: ChangedTable[Made]) -> pa.Table | None:
+        search = queries.search_of(change)
+        if queries.reads_others(change) or self.planning.calls_python(search):
+            return None
+        return table.few_rows(lambda relation: queries.concerned(change, relation, "1"))
 
     def _is_last(
         self, sql: str, change: Changed, table: ChangedTable[Made], *, is_patch: bool
@@ -284,16 +362,10 @@ class Changes:
         If only DuckDB can tell what it does (`target` is None), the numbers of rows that it may
         concern. If this is the last search (`is_last`), tasks change few rows, too.
         """
-        columns: tuple[int, ...] = ()
         with table.numbered(is_alone=not queries.reads_others(change)) as rows:
+            query, columns = self._patch_query(change, table, target, rows)
             if target is None:
-                number = f"{quote(change.alias)}.{ROW_NUMBER}"
-                query = queries.concerned(change, rows.relation, f"{number}, 0, {table.part}")
                 return self.run(query, CollectRows(), catalog=rows.catalog, told=sql)
-            change = self._with_names(change)
-            if not isinstance(change, Delete):
-                columns = queries.set_columns(change, target)
-            query = queries.patch(change, target, rows.relation, table.part)
             # Numbers are enough to delete rows.
             many = 0 if is_last and not isinstance(change, Delete) else table.many
             try:
@@ -302,6 +374,21 @@ class Changes:
                 if isinstance(change, Merge):  # the patch says two things of a row
                     raise DataValueError(queries.CHANGED_TWICE) from error
                 raise
+
+    def _patch_query(
+        self,
+        change: Changed,
+        table: ChangedTable[Made],
+        target: queries.Target | None,
+        rows: NumberedRows,
+    ) -> tuple[str, tuple[int, ...]]:
+        """The query of `_patch`, and the positions of the columns that it sets."""
+        if target is None:
+            number = f"{quote(change.alias)}.{ROW_NUMBER}"
+            return queries.concerned(change, rows.relation, f"{number}, 0, {table.part}"), ()
+        change = self._with_names(change)
+        columns = () if isinstance(change, Delete) else queries.set_columns(change, target)
+        return queries.patch(change, target, rows.relation, table.part), columns
 
     def _with_names(self, change: Changed) -> Changed:
         """A statement that knows the columns of its source."""
@@ -374,6 +461,11 @@ class Changes:
             query = queries.merged_inserts(named, _target(table), rows.relation)
             assert query is not None, "it adds rows"
             return table.added(query, rows, told=sql)
+
+
+def _empties(change: Changed) -> bool:
+    """Whether it deletes all rows, and says no more."""
+    return isinstance(change, Delete) and not (change.returning or change.condition or change.using)
 
 
 def _target(table: ChangedTable[Any]) -> queries.Target:

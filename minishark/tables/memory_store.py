@@ -35,7 +35,7 @@ from minishark.query.sinks import Layout
 from minishark.sources.contract import Source
 from minishark.sources.files import NamedFiles
 from minishark.tables.attempts import attempted
-from minishark.tables.changes import Changes, NotHereError
+from minishark.tables.changes import ON_ALL_ROWS, Changes, NotHereError
 from minishark.tables.memory_changes import MemoryTable
 from minishark.tables.memory_transaction import (
     NOT_IN_TRANSACTION,
@@ -45,7 +45,7 @@ from minishark.tables.memory_transaction import (
 )
 from minishark.tables.scratch_database import NO_CATALOG, AddedColumn, ScratchTable, Written
 from minishark.tables.scratch_store import HIDDEN, ScratchTables, of_catalog
-from minishark.tables.shared_tables import is_shared
+from minishark.tables.shared_tables import PREFIX, is_shared
 from minishark.tables.sources import arrow_table
 from minishark.tables.store import (
     StoreAsTable,
@@ -55,7 +55,14 @@ from minishark.tables.store import (
     survives_arrow,
     table_schema,
 )
-from minishark.tables.stores import GivenRows, SelectedRows, StoreContext, TableStore, counted
+from minishark.tables.stores import (
+    Explained,
+    GivenRows,
+    SelectedRows,
+    StoreContext,
+    TableStore,
+    counted,
+)
 from minishark.tables.tables import Tables, check_layout, named_columns
 
 ONLY_PLAIN = (
@@ -257,6 +264,36 @@ class MemoryStore(TableStore):
                 return self._copy_database(statement.sql, source)
         return self._write(statement, target)
 
+    def explain(self, statement: Explained) -> str | Explained:
+        context, target = self.context, statement.target
+        if target is None or not target.is_main:
+            return statement
+        if len(target.path) == 1 and not self._is_main(statement):
+            return statement
+        name = target.name.removeprefix(PREFIX)
+        begin = f"Concerns {name}, a {'shared ' * is_shared(target.name)}table in memory."
+        if isinstance(statement, CreateTableAs):
+            is_here = context.scratch.reads_catalog(statement.sql)
+            if is_here or not self._can_create(target.name, statement):
+                context.scratch.explain(statement.sql, analyze=False)  # says what is wrong with it
+                return f"{begin} {ON_ALL_ROWS}"
+            bound = context.planning.bind(statement.query).schema
+            stages = context.explain(as_stored(statement.query, bound), None)
+            return f"{begin} Tasks store the rows of this query.\n{stages}"
+        table = self._stored(target.name)
+        is_here = context.scratch.is_alone(statement.sql)
+        if statement.change is None or table is None or is_here:
+            context.scratch.explain(statement.sql, analyze=False)
+            return f"{begin} {ON_ALL_ROWS}"
+        changed = MemoryTable(table, context, self._open)
+        try:
+            told = self._changes().explain(
+                statement.sql, statement.change, changed, context.explain
+            )
+        except NotHereError as error:
+            told = f"{ON_ALL_ROWS} {error}"
+        return f"{begin} {told}"
+
     def _create_of_catalog(self, statement: CreateTableAs, target: Target) -> pa.Table:
         """Create a table of what only the session's own database can tell."""
         context = self.context
@@ -365,20 +402,24 @@ class MemoryStore(TableStore):
             return None
 
         def changed(table: Table) -> pa.Table:
-            changes = Changes(
-                planning=context.planning,
-                scratch=context.scratch,
-                run=context.run,
-                bind=context.bind,
-                searching=context.searching,
-            )
-            return changes.apply(statement.sql, change, MemoryTable(table, context, self._open))
+            memory = MemoryTable(table, context, self._open)
+            return self._changes().apply(statement.sql, change, memory)
 
         try:
             find = partial(self._stored, target.name)
             return attempted(find, changed, context.restore, is_alone=self._open is None)
         except NotHereError:
             return None
+
+    def _changes(self) -> Changes:
+        context = self.context
+        return Changes(
+            planning=context.planning,
+            scratch=context.scratch,
+            run=context.run,
+            bind=context.bind,
+            searching=context.searching,
+        )
 
     def _add_column(self, statement: AlterTable, target: Target) -> pa.Table | None:
         """Add a column without a look at the rows; None if that is not what a statement does."""

@@ -16,6 +16,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import duckdb
@@ -25,12 +26,13 @@ from minishark.compiler.sql.connection import ConnectionUse, undone
 from minishark.compiler.sql.failures import failure_class
 from minishark.compiler.sql.planning import REMOTE_FILES, message_of
 from minishark.compiler.sql.statements import CreateEnum, SetVariable, Target, reads_catalog
+from minishark.compiler.sql.times import ToldTime, tells_time
 from minishark.compiler.sql.tokens import (
     Cursor,
     mentioned,
     names_in,
     sql_tokens,
-    without_qualifier,
+    without_database,
 )
 from minishark.errors import (
     AlreadyExistsError,
@@ -85,6 +87,11 @@ _LEADS_TO_MAIN = """
     SELECT current_database() = 'memory' AND count(*) = 0 FROM duckdb_tables()
     WHERE lower(table_name) = lower($1) AND schema_name IN current_schemas(false)
         AND (database_name, schema_name) <> ('memory', 'main')"""
+# Whether names are looked up in the database of the cluster's tables at all.
+_REACHES_MEMORY = """
+    SELECT current_database() = 'memory' OR list_has_any(
+        string_split(replace(current_setting('search_path'), '"', ''), ','),
+        ['memory', 'memory.main'])"""
 _TABLES_IN = "SELECT lower(table_name) FROM duckdb_tables() WHERE lower(database_name) = lower($1)"
 _TEMPORARY = "SELECT lower(table_name) FROM duckdb_tables() WHERE database_name = 'temp'"
 _DEFINED = (
@@ -231,11 +238,13 @@ class ScratchDatabase:
         settings: Sequence[str] = (),
         is_apart: bool = False,
         hidden: tuple[str, ...] = (),
+        began: Callable[[], datetime | None] = lambda: None,
     ) -> None:
         """A connection with these settings; `is_apart` if others lack its temporary tables.
 
         `tables` gives those of the cluster as the session sees them; the names of those that no
-        user has named start with one of `hidden`.
+        user has named start with one of `hidden`. `began` tells when the transaction did that
+        statements are part of.
         """
         self._shared, self._reading, self._cluster = shared, reading, tables
         self._hidden = hidden
@@ -245,6 +254,7 @@ class ScratchDatabase:
         self._con = shared.connection()
         for name, value in _SETTINGS.items():
             self._con.execute(f"SET SESSION {name} = {value}")
+        self._time = ToldTime(self._con, began)
         self.is_apart = is_apart
         self._ours = _SHARED if is_apart else _OURS
         self._of_catalog: frozenset[str] = frozenset()  # own views and macros that read the catalog
@@ -359,9 +369,14 @@ class ScratchDatabase:
         self._of_catalog = frozenset(n.lower() for n, _, own in defined if own) & noted
         self._shared.of_catalog = frozenset(n.lower() for n, _, own in defined if not own) & noted
 
+    @property
+    def _catalog_views(self) -> frozenset[str]:
+        """The views and macros that read the catalog."""
+        return self._shared.of_catalog | self._of_catalog
+
     def reads_catalog(self, sql: str) -> bool:
         """Whether a statement may read the catalog, or call a view or macro that does."""
-        views = self._shared.of_catalog | self._of_catalog
+        views = self._catalog_views
         return reads_catalog(sql) or (bool(views) and mentioned(sql, views) != [])
 
     def is_alone(self, sql: str) -> bool:
@@ -472,6 +487,7 @@ class ScratchDatabase:
         """Run a query that reads these rows alone, as `ROWS`; see `query` for `stoppable`."""
         with self._lock:
             self._replay()
+            self._tell_time(sql)
             with stoppable(self._con.interrupt), self._registered(rows):
                 return self._answer(sql)
 
@@ -493,14 +509,15 @@ class ScratchDatabase:
     def check(self, sql: str, shell: Shell, *, is_alone: bool) -> None:
         """Raise what is wrong with a statement on a table like this, without running it."""
         seen = contextlib.nullcontext() if is_alone else self._shows(sql, named_only=True)
-        with self._lock, seen, self._made(shell):
-            self._run(f"EXPLAIN {sql}")
+        with self._lock, seen, self._made(sql, shell):
+            self._run(f"EXPLAIN {self._found(sql)}")
 
     @contextlib.contextmanager
-    def _made(self, shell: Shell, rows: Mapping[str, pa.Table] = {}) -> Iterator[None]:
-        """A block in which a shell is here, and rows are under these names."""
+    def _made(self, sql: str, shell: Shell, rows: Mapping[str, pa.Table] = {}) -> Iterator[None]:
+        """While a statement runs, a shell is here, and rows are under these names."""
         with self._lock, self._shared.lock, contextlib.ExitStack() as stack:
             self._replay()
+            self._tell_time(sql, shell.create)
             self._hide(shell.name)
             for name, registered in rows.items():
                 stack.enter_context(self._registered(registered, name))
@@ -519,7 +536,7 @@ class ScratchDatabase:
     ) -> MadeRows:
         read = {name: r for name, r in ((ROWS, given), (_STORED, stored)) if r is not None}
         types = self._types_of_users()
-        with types, self._made(shell, read), contextlib.ExitStack() as stack:
+        with types, self._made(sql, shell, read), contextlib.ExitStack() as stack:
             table, before = f"memory.main.{quote(shell.name)}", quote(_STORED)
             if stored is not None:
                 number = quote(stored.column_names[-1])
@@ -743,8 +760,8 @@ class ScratchDatabase:
         value = f"getvariable({quote_text(statement.name)})"
         with self._lock, self._seen(statement.sql):
             self._run(statement.sql)
-            ((type_, number),) = self._run(f"SELECT typeof({value}), {value}")
-            text = f"CAST({duckdb.ConstantExpression(number)} AS {type_})"
+            ((type_, written),) = self._run(f"SELECT typeof({value}), {value}::VARCHAR")
+            text = f"CAST({'NULL' if written is None else quote_text(written)} AS {type_})"
             try:
                 same = self._run(f"SELECT {text} IS NOT DISTINCT FROM {value}")
             except (QueryError, TaskFailedError):
@@ -816,6 +833,7 @@ class ScratchDatabase:
             is_hidden = any(name.startswith(self._hidden) for name in filled)
             if is_hidden or (filled and mentioned(sql, _ROW_NUMBER)):  # new rows lack their numbers
                 raise UnsupportedError(NO_CATALOG)
+            self._tell_time(sql, *map(self._definition, mentioned(sql, names)))
             with self._looked_up_in(search), self._undone():
                 # Not for users; a statement names those that stand for its files.
                 for name in self._visible.difference(names, mentioned(sql, self._visible)):
@@ -828,7 +846,25 @@ class ScratchDatabase:
                     if name.lower() in keys:
                         self._run(f"INSERT INTO {table} FROM {view}")
                     self._run(f"DROP VIEW {view}")
+                if mentioned(sql, ("duckdb_tables", "pg_class", *self._catalog_views)):
+                    self._tell_sizes(names)
                 yield names
+
+    def _tell_sizes(self, names: Iterable[str]) -> None:
+        """Have the catalog tell the rows of the cluster's tables, which are empty here."""
+        tables = (self._stored(name) for name in names)
+        rows = ", ".join(
+            f"{quote_text(table.name)}: {table.rows}"
+            for table in tables
+            if table is not None and table.is_computed
+        )
+        if rows:
+            self._run(
+                "CREATE TEMP MACRO duckdb_tables() AS TABLE SELECT * REPLACE (CASE WHEN "
+                "database_name = 'memory' AND schema_name = 'main' THEN "
+                f"greatest(map {{{rows}}}[table_name], estimated_size) ELSE estimated_size END "
+                "AS estimated_size) FROM system.main.duckdb_tables()"
+            )
 
     def _read_in(self, sql: str, names: list[str]) -> list[str]:
         """Those of the tables whose rows a statement may read, seen through views and macros."""
@@ -863,6 +899,16 @@ class ScratchDatabase:
         word = "EXPLAIN ANALYZE" if analyze else "EXPLAIN"
         with self._lock, self._shows(sql):
             return "\n".join(text for _, text in self._run(f"{word} {self._found(sql)}"))
+
+    def can_prepare(self, sql: str) -> bool:
+        """Whether a query with parameters has names and types that are known here."""
+        with self._lock, self._shows(sql):
+            try:
+                self._con.execute(f"PREPARE checked AS {self._found(sql)}")
+            except duckdb.Error:
+                return False
+            self._con.execute("DEALLOCATE checked")
+            return True
 
     def put(self, name: str, columns: Iterable[tuple[str, str]], rows: pa.Table) -> None:
         """Create or replace a table with columns of these types."""
@@ -912,7 +958,7 @@ class ScratchDatabase:
 
     def commented(self, sql: str, shell: Shell) -> str:
         """What makes an empty table like another one, after a COMMENT on it or its columns."""
-        with self._made(shell):
+        with self._made(sql, shell):
             self._run(self._found(sql))
             described = self._described(shell.name)
             assert described is not None, "it was made just now"
@@ -931,7 +977,7 @@ class ScratchDatabase:
             varies: tells whether an expression may have another value in each row.
         """
         types_of_users = self._types_of_users()
-        with self._made(shell):
+        with self._made(sql, shell):
             before = self._described(shell.name)
             with types_of_users:
                 answer = self._answer(sql)
@@ -1030,6 +1076,7 @@ class ScratchDatabase:
         """
         with self._reading(sql) as read:
             names = self._shown_to(read, sql, sql if named_only else None)
+            self._tell_time(sql, *map(self._definition, mentioned(sql, names)))
             if self._uncommitted is None:
                 yield names
                 return
@@ -1043,6 +1090,11 @@ class ScratchDatabase:
             return self._show(read, self._meant_here(sql), named)
         except duckdb.InterruptException as error:
             raise _translated(error) from error
+
+    def _tell_time(self, *texts: str) -> None:
+        """Before a statement, of these texts, that may tell the time."""
+        if not self._is_undone:
+            self._time.tell(lambda: self._shared.has_definitions or any(map(tells_time, texts)))
 
     @contextlib.contextmanager
     def _copied(self, names: Iterable[str]) -> Iterator[None]:
@@ -1061,7 +1113,11 @@ class ScratchDatabase:
             yield
 
     def _meant_here(self, sql: str) -> frozenset[str]:
-        """The tables of another current schema that a statement names: they hide the cluster's."""
+        """The cluster's tables that a statement does not mean by their names alone.
+
+        Tables of another current schema hide them, and after USE of another database they are not
+        found.
+        """
         if not self.is_elsewhere:
             return frozenset()
         tables = self._run(
@@ -1072,12 +1128,16 @@ class ScratchDatabase:
         for (name,) in tables:
             if not any(key[0] == name for key in named):
                 continue
-            if any(("main", name) in itertools.pairwise(key) for key in named):
+            if ("main", name) in _pairs(named):
                 raise UnsupportedError(
                     f"Two tables are called {name} in this statement: USE memory.main, and write "
                     "the schema of the other one."
                 )
             names.add(name)
+        if self._run(_REACHES_MEMORY) != [(True,)]:
+            qualified = {key[-1] for key in _pairs(named) if key[0] in ("memory", "main")}
+            ours = {name.lower() for name in mentioned(sql, self._cluster().loaded)}
+            names |= ours - qualified
         return frozenset(names)
 
     def _show(self, read: ReadTable, hidden: frozenset[str], sql: str | None) -> list[str]:
@@ -1157,7 +1217,7 @@ class ScratchDatabase:
 
         What is registered is temporary, so `memory.main.t` is to be written as `main.t`.
         """
-        return without_qualifier(sql, "memory.main", {name.lower() for name in self._visible})
+        return without_database(sql, "memory", {name.lower() for name in self._visible})
 
     def _shown(self, names: Iterable[str]) -> list[str]:
         """The cluster's tables among the names that are visible here as views."""
@@ -1254,12 +1314,12 @@ class ScratchDatabase:
         """The rows of a statement, whose columns are called as it says."""
         # A relation needs no copy of its rows, but counts up the names of columns that are equal;
         # then it has run all the same, so that nothing must be changed by that.
-        (first, *others) = self._con.extract_statements(sql)
-        is_query = not others and first.type == duckdb.StatementType.SELECT
-        if is_query and not mentioned(sql, _CHANGES):
-            relation = self._con.sql(first)
-            if not any(map(_COUNTED_UP.search, relation.columns)):
-                return _typed(relation.to_arrow_table(), relation.types)
+        if not mentioned(sql, _CHANGES):
+            (first, *others) = self._con.extract_statements(sql)
+            if not others and first.type == duckdb.StatementType.SELECT:
+                relation = self._con.sql(first)
+                if not any(map(_COUNTED_UP.search, relation.columns)):
+                    return _typed(relation.to_arrow_table(), relation.types)
         answer = self._con.execute(sql)
         types = [column[1] for column in answer.description or ()]
         return _typed(answer.to_arrow_table(), types)
@@ -1318,6 +1378,11 @@ def _translated(error: duckdb.Error) -> Exception:
     if isinstance(error, duckdb.BinderException | duckdb.ParserException) or REMOTE_FILES in text:
         return QueryError(text)
     return failure_class(error)(text)
+
+
+def _pairs(names: Iterable[tuple[str, ...]]) -> set[tuple[str, str]]:
+    """The parts of names that follow each other."""
+    return {pair for name in names for pair in itertools.pairwise(name)}
 
 
 def _is_same(column: str) -> str:

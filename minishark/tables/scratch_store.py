@@ -28,7 +28,7 @@ from minishark.tables.memory_transaction import NOT_IN_TRANSACTION, in_memory
 from minishark.tables.scratch_database import NO_CATALOG, ROWS
 from minishark.tables.shared_tables import PREFIX
 from minishark.tables.store import survives_arrow
-from minishark.tables.stores import StoreContext, TableStore, counted
+from minishark.tables.stores import Explained, StoreContext, TableStore, counted
 
 HIDDEN = (CACHED_PREFIX, UNNAMED_SOURCE, "warehouse.", PREFIX)
 """How the names of tables start that no user has named."""
@@ -72,6 +72,14 @@ class TemporaryTables(TableStore):
             context.compute(context.planning.tables_in(statement.sql))
             return scratch.run_temporary(statement.sql)
 
+    def explain(self, statement: Explained) -> str | Explained:
+        target = statement.target
+        if isinstance(statement, CreateTableAs):
+            is_its = statement.is_temporary and self.context.scratch.is_apart
+        else:
+            is_its = target is not None and target.name.lower() in self.context.scratch.temporary
+        return _explained(self.context, statement, "a temporary table") if is_its else statement
+
     def _rows(self, query: str) -> pa.Table | None:
         """A query's rows in all their types; None if only the scratch database can compute them."""
         context = self.context
@@ -101,6 +109,9 @@ class ScratchTables(TableStore):
             return self.execute(statement.sql)
         return self.show(statement) if isinstance(statement, Show) else statement
 
+    def explain(self, statement: Explained) -> str:
+        return _explained(self.context, statement, "what only the session's own database has")
+
     def show(self, statement: Show, search: str = "") -> pa.Table:
         """Answer a statement about the catalog; the planning database's rows are made up.
 
@@ -129,6 +140,11 @@ class ScratchTables(TableStore):
         with writing, context.up_to_date():
             context.compute(context.planning.tables_in(sql))
             return context.scratch.run(sql, comments=comments, rows=rows)
+
+
+def _explained(context: StoreContext, statement: Explained, what: str) -> str:
+    context.scratch.explain(statement.sql, analyze=False)  # raises what is wrong with it
+    return f"Concerns {what}. The session's own DuckDB runs it."
 
 
 def of_catalog(context: StoreContext, statement: Write | Comment) -> tuple[str, pa.Table]:

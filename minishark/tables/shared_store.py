@@ -19,7 +19,7 @@ from minishark.model.catalog import Table
 from minishark.model.expressions import quote
 from minishark.tables.memory_store import MemoryStore
 from minishark.tables.shared_tables import PREFIX, SCHEMA, is_shared
-from minishark.tables.stores import GivenRows, StoreContext, TableStore, counted
+from minishark.tables.stores import Explained, GivenRows, StoreContext, TableStore, counted
 from minishark.tables.warehouse.names import (
     At,
     change_in_scratch,
@@ -31,10 +31,6 @@ from minishark.tables.warehouse.names import (
 )
 
 _TEXTS_MAX = 256  # queries of which is known where they name tables
-NO_SHARED = (
-    "A session's own cluster ends with it, and so do its tables: start a cluster (`minishark "
-    "cluster start`), connect to it, and create shared tables there."
-)
 
 
 def shared_name(name: str) -> str:
@@ -155,11 +151,25 @@ class SharedStore(TableStore):
             case _:
                 return statement
 
+    def explain(self, statement: Explained) -> str | Explained:
+        if SCHEMA not in statement.sql.lower():
+            return statement
+        again, is_its = self._renamed(statement)
+        assert isinstance(again, kinds.ChangeRows | kinds.CreateTableAs), "it is as it was"
+        return self.named.explain(again) if is_its else again
+
     def _write(self, statement: kinds.Write | kinds.Comment) -> pa.Table | kinds.ParsedStatement:
+        again, is_its = self._renamed(statement)
+        return self.named.run(again) if is_its and again != statement else again
+
+    def _renamed(
+        self, statement: kinds.Write | kinds.Comment
+    ) -> tuple[kinds.ParsedStatement, bool]:
+        """A statement in the planning database's names; whether it is about a shared table."""
         target = statement.target
         name = None if target is None else self._named(target.path)
         if target is None or name is None:
-            return kinds.rewritten(statement, self._reading(statement))
+            return kinds.rewritten(statement, self._reading(statement)), False
         if isinstance(statement, kinds.AlterTable) and statement.renamed:
             raise UnsupportedError(
                 f"{target.name} keeps its name: CREATE TABLE ... AS FROM it, and DROP TABLE it."
@@ -174,8 +184,7 @@ class SharedStore(TableStore):
             sql = change_in_scratch(statement.sql, name, self._resolved)
         else:
             sql = self._with_name(statement, target.path, name)
-        again = kinds.rewritten(statement, sql)
-        return again if target.path == (name,) and sql == statement.sql else self.named.run(again)
+        return kinds.rewritten(statement, sql), True
 
     def _reading(self, statement: kinds.Write | kinds.Comment) -> str:
         """A statement about a table of another store, which may read shared ones."""

@@ -11,13 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from minishark.compiler.sql.planning import PlanningDatabase
-from minishark.compiler.sql.statements import ParsedStatement
+from minishark.compiler.sql.statements import ChangeRows, CreateTableAs, ParsedStatement
 from minishark.errors import PartitionsLostError
 from minishark.model.catalog import Catalog, Constraints
 from minishark.model.expressions import Schema, quote
@@ -31,6 +31,7 @@ from minishark.tables.transaction import SessionTransaction
 from minishark.worker.columns import integers
 
 Result = TypeVar("Result")
+Explained: TypeAlias = ChangeRows | CreateTableAs
 Made = TypeVar("Made")  # what a store has made of a change that is not published yet
 
 
@@ -70,6 +71,7 @@ class StoreContext:
     writing: AbstractContextManager[Any]  # held while a statement changes tables, before `loading`
     loading: AbstractContextManager[Any]  # held while tables of the scratch database are loaded
     run: RunQuery
+    explain: Callable[[str, Catalog | None], str]  # the stages of a query over these tables
     bind: Callable[[str], Schema]  # the columns of a query
     up_to_date: Callable[[], AbstractContextManager[None]]  # what every statement relies on
     check_open: Callable[[], None]
@@ -103,6 +105,10 @@ class TableStore(ABC):
         Raises:
             UnsupportedError: it does what can't be done to these tables.
         """
+
+    @abstractmethod
+    def explain(self, statement: Explained) -> str | ParsedStatement:
+        """How a statement about one of its tables would run; others are given back, as by `run`."""
 
     def begin(self, *, is_lazy: bool) -> bool:
         """Begin a transaction over its tables; whether it has such.
@@ -177,6 +183,17 @@ class Stores:
                 return answered
             statement = answered
         return statement
+
+    def explain(self, statement: Explained) -> str:
+        """How a statement would run."""
+        for store in self.stores:
+            answered = store.explain(statement)
+            if isinstance(answered, str):
+                return answered
+            assert isinstance(answered, ChangeRows | CreateTableAs), "it is as it was"
+            statement = answered
+        message = "the last store tells of all of them"
+        raise AssertionError(message)
 
     def begin(self, *, is_lazy: bool = False) -> None:
         """Begin a transaction."""

@@ -600,6 +600,7 @@ class Tables:
         seen = replace_fields(
             table,
             name=name,
+            title=table.title or table.name,
             schema=(*table.schema, Column(ROW_NUMBER, "BIGINT")),
             partitions=tuple(replace_fields(p, is_numbered=True) for p in table.partitions),
             statistics=structs.replace(table.statistics, columns=columns),

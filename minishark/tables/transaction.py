@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from typing import Protocol
 
 from minishark.errors import TransactionError
@@ -41,12 +42,18 @@ class SessionTransaction:
 
     def __init__(self) -> None:
         self._store: StoreTransaction | None = None
+        self._began: datetime | None = None
         self._is_aborted = False
 
     @property
     def store(self) -> StoreTransaction | None:
         """What its store knows of it; None if there is no transaction."""
         return self._store
+
+    @property
+    def began(self) -> datetime | None:
+        """When it began, which its statements tell for the time; None if there is none."""
+        return self._began
 
     @property
     def is_active(self) -> bool:
@@ -62,7 +69,9 @@ class SessionTransaction:
         self.check()
         if self._store is not None:
             raise TransactionError("There is a transaction already: COMMIT or ROLLBACK it.")
+        began = datetime.now(UTC)
         self._store = store()
+        self._began = began
 
     def check(self) -> None:
         """Raise TransactionError if it is aborted."""
@@ -98,7 +107,7 @@ class SessionTransaction:
             if store is None or self._store is not store:  # another thread has ended it
                 raise TransactionError(f"There is no transaction to {verb.lower()}: BEGIN one.")
             commits = verb == "COMMIT" and not self._is_aborted
-            self._store, self._is_aborted = None, False
+            self._store, self._began, self._is_aborted = None, None, False
             if commits:
                 store.commit()
             else:

@@ -29,6 +29,27 @@ SCRIPTS = {
         DROP TABLE v; DROP TABLE IF EXISTS v; FROM v; CREATE OR REPLACE VIEW t AS SELECT 5;
         CREATE MACRO f(x) AS x + 1; CREATE MACRO f(x) AS x + 2; SELECT f(1) AS y;
         CREATE TYPE y AS INTEGER; CREATE TYPE y AS VARCHAR""",
+    "names after USE": """
+        CREATE TABLE t AS SELECT 1 AS i; CREATE TABLE u AS SELECT 2 AS i; ATTACH ':memory:' AS o;
+        CREATE TABLE o.w (i INTEGER); INSERT INTO o.w VALUES (9); CREATE SCHEMA s;
+        CREATE TABLE s.x AS SELECT 3 AS i; CREATE VIEW q AS FROM t;
+        USE o; FROM t; FROM w; SELECT u.i FROM u; FROM memory.t; FROM memory.main.t; FROM memory.q;
+        SELECT t.i, memory.i FROM memory.t, memory.u AS memory; DESCRIBE t;
+        INSERT INTO t VALUES (5); INSERT INTO memory.t VALUES (6); UPDATE t SET i = 3; DROP TABLE t;
+        CREATE VIEW v AS FROM t; CREATE VIEW v AS FROM w; FROM v; CREATE TABLE t (j INTEGER);
+        INSERT INTO t VALUES (7); FROM t; FROM memory.main.t; USE memory; FROM t; FROM w; FROM v;
+        SET search_path = 's'; FROM x; FROM t; INSERT INTO t VALUES (4); FROM t;
+        SET search_path = 's,main'; FROM x; FROM t; USE memory.s; FROM t; FROM x; USE memory.main;
+        SET search_path = 'o.main,memory.main'; FROM t; FROM u; USE memory;
+        DROP SCHEMA s CASCADE; DETACH o""",
+    "sizes in the catalog": """
+        CREATE TABLE t AS FROM range(5000) r(i); CREATE TABLE u (a INTEGER PRIMARY KEY);
+        SELECT table_name, estimated_size FROM duckdb_tables(); CREATE SCHEMA s;
+        SELECT relname, reltuples FROM pg_catalog.pg_class WHERE relname IN ('t', 'u');
+        INSERT INTO u VALUES (1), (2); INSERT INTO t VALUES (-1); CREATE TABLE s.t AS SELECT 1 AS i;
+        CREATE VIEW v AS SELECT schema_name, table_name, estimated_size AS e FROM duckdb_tables();
+        FROM v; SELECT e, t.i FROM v, t WHERE i < 1; SELECT estimated_size FROM duckdb_tables;
+        DROP SCHEMA s CASCADE""",
     "views of what only the front end has": """
         CREATE SEQUENCE q; CREATE VIEW v AS SELECT 1 AS a; FROM v;
         CREATE OR REPLACE VIEW v AS SELECT nextval('q') AS b; FROM v;
@@ -242,6 +263,14 @@ SCRIPTS = {
         FROM (VALUES ('2024-01-01 03:00:00+00'::TIMESTAMPTZ), ('2024-01-01 06:00:00+00')) r(t);
         SET SESSION TIME ZONE 'UTC'; SET TIME ZONE LOCAL; SELECT current_setting('TimeZone') AS z;
         SET TIME ZONE 'Mars'; RESET TimeZone""",
+    "PREPARE binds": """
+        CREATE TABLE t AS SELECT 1 AS i, 'a' AS v; PREPARE p AS SELECT none FROM t;
+        EXECUTE p; PREPARE p AS FROM nowhere; PREPARE p AS SELECT i + $1 AS s FROM t WHERE v = $2;
+        EXECUTE p(2, 'a'); PREPARE p AS SELECT $1 || ? AS s; PREPARE p AS SELECT i + [1] FROM t;
+        CREATE SEQUENCE q; PREPARE p AS SELECT nextval('q') + $1 AS n; EXECUTE p(5);
+        PREPARE p AS SELECT i FROM t ORDER BY none; DROP TABLE t; EXECUTE p(1);
+        PREPARE p AS SELECT $1 AS x LIMIT ?; PREPARE p AS SELECT x FROM range($1) r(x);
+        EXECUTE p(2)""",
     "DEALLOCATE": "DEALLOCATE p; PREPARE p AS SELECT 1 AS i; DEALLOCATE p; EXECUTE p",
     "PIVOT over values of rows": """
         CREATE TABLE t (c VARCHAR, v INTEGER); INSERT INTO t VALUES ('a', 1), ('b', 2);

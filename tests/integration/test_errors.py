@@ -84,6 +84,13 @@ def test_bad_statements_have_duckdbs_message(session: Session, sql: str) -> None
     assert str(expected.value).splitlines()[0] == str(actual.value).splitlines()[0]
 
 
+@pytest.mark.parametrize("sql", ["CREATE TABLE shared.t (i INTEGER)", "FROM shared.t"])
+def test_shared_tables_need_a_cluster(session: Session, sql: str) -> None:
+    """The session's own has none; the error says what to do, in SQL as in Python."""
+    with pytest.raises(MinisharkError, match="minishark cluster start"):
+        session.sql(sql)
+
+
 @pytest.mark.parametrize("sql", ["", " ;", "-- nothing"])
 def test_no_statement(session: Session, sql: str) -> None:
     """A text without a statement is an error that says so."""
@@ -98,7 +105,8 @@ def test_no_statement(session: Session, sql: str) -> None:
         "LOAD extension",
         "VACUUM",
         "EXPORT DATABASE 'folder'",
-        "EXPLAIN DELETE FROM t",
+        "EXPLAIN DROP TABLE t",
+        "EXPLAIN ANALYZE DELETE FROM t",
         "EXPLAIN (FORMAT json) SELECT 1",
     ],
 )

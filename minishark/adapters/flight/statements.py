@@ -71,7 +71,7 @@ def columns_of(session: Session, sql: str, parameters: Sequence[str] = ()) -> pa
     match statements[-1]:
         case kinds.Query() if len(statements) == 1:
             return session.sql(sql, _nulls(parameters) if parameters else None).schema
-        case kinds.Explain():
+        case kinds.Explain() | kinds.ExplainChange():
             return _EXPLAINED
         case kinds.Show() if len(statements) == 1 and not parameters:
             return session.sql(sql).schema

@@ -29,6 +29,10 @@ _CSV_LINE = re.compile(
     re.MULTILINE,
 )
 _SNIFFED = re.compile(r'Error when sniffing file "([^"]+)"\.\n[\s\S]*?(?=\n\nLINE |\Z)')
+NO_SHARED = (
+    "A session's own cluster ends with it, and so do its tables: start a cluster (`minishark "
+    "cluster start`), connect to it, and create shared tables there."
+)
 _LIST = re.compile(r"(\tCandidate functions:\n)((?:\t.*\n)+)")
 
 
@@ -152,13 +156,6 @@ _ADVICE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...]
             _always("CREATE OR REPLACE replaces it; CREATE ... IF NOT EXISTS leaves it as it is."),
         ),
         (
-            "Schema with name shared does not exist",
-            _always(
-                "Tables of the schema shared belong to a running cluster: call "
-                '`minishark cluster start`, and connect("default").'
-            ),
-        ),
-        (
             "extract specifier .* not recognized",
             _always(
                 "There are year, quarter, month, week, day, hour, minute, second, dow, doy and "
@@ -202,6 +199,7 @@ _ADVICE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...]
                 "decimal(38, 0) or double first, or use functions.try_sum()."
             ),
         ),
+        (r'(?i)schema (?:with name )?"?shared"? does not exist', _always(NO_SHARED)),
         (
             "Set operations can only apply to expressions with the same number",
             _always(

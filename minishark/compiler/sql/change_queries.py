@@ -7,16 +7,13 @@ what is done with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 
 from minishark.compiler.sql.changes import Change, Changed, Delete, Insert, Merge, Update, When
 from minishark.compiler.sql.tokens import (
     Cursor,
-    Edit,
     Token,
-    edited,
     names_in,
     sql_tokens,
     unquoted,
@@ -30,15 +27,6 @@ CHANGED_TWICE = (
     "several rows of the source match it. Leave one of them in the source."
 )
 _ACTION, _MATCHED, _MARK = "_minishark_action", "_minishark_matched", "_minishark_mark"
-_TIMES = {
-    "NOW": "TIMESTAMPTZ",
-    "GET_CURRENT_TIMESTAMP": "TIMESTAMPTZ",
-    "TRANSACTION_TIMESTAMP": "TIMESTAMPTZ",
-    "CURRENT_TIMESTAMP": "TIMESTAMPTZ",
-    "CURRENT_DATE": "DATE",
-    "TODAY": "DATE",
-}
-"""Functions that tell the time, which is the statement's, and their types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,28 +57,6 @@ class Target:
             f"{self.value(i, values.get(i, 'DEFAULT'))} AS {quote(column.name)}"
             for i, column in enumerate(self.schema)
         )
-
-
-def at_moment(sql: str, moment: datetime) -> str:
-    """Part of a statement in which functions that tell the time tell this one.
-
-    Statements run as several queries, all of which must find the same rows.
-    """
-    now = f"(TIMESTAMPTZ '{moment.isoformat()}')"
-
-    def edits() -> Iterator[Edit]:
-        tokens = sql_tokens(sql)
-        for at, token in enumerate(tokens):
-            type_ = _TIMES.get(token.word)
-            following = [token.text for token in tokens[at + 1 : at + 3]]
-            if type_ is None or (at and tokens[at - 1].text == "."):
-                continue
-            if following == ["(", ")"]:
-                yield Edit(token.first, tokens[at + 2].last, f"{now}::{type_}")
-            elif token.word.startswith("CURRENT_") and following[:1] != ["."]:
-                yield Edit(token.first, token.last, f"{now}::{type_}")
-
-    return edited(sql, edits())
 
 
 def inserted(change: Insert, target: Target, names: Sequence[str]) -> str:

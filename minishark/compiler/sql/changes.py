@@ -300,7 +300,7 @@ def _merge(text: Cursor, ctes: str) -> Merge:
     else:
         text.skip("USING")
         names = text.names_in_brackets() or ()
-        sides = (alias, source_alias)
+        sides = (alias, source_alias or _UNNAMED)
         pairs = [" = ".join(f"{quote(side)}.{quote(name)}" for side in sides) for name in names]
         condition = " AND ".join(pairs)
     clauses = []

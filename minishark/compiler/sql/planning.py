@@ -14,6 +14,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, TypeVar
 
 import duckdb
@@ -35,6 +36,7 @@ from minishark.compiler.sql.lower import lower_plan
 from minishark.compiler.sql.miniature import Miniatures
 from minishark.compiler.sql.plan_json import PlanNotLowered
 from minishark.compiler.sql.statements import ParsedStatement, parse_statements
+from minishark.compiler.sql.times import ToldTime, tells_time
 from minishark.compiler.sql.tokens import (
     find_calls,
     mentioned,
@@ -75,12 +77,6 @@ _SERIALIZE = (
     "skip_default := true)"
 )
 _TEXT_OR_NAN = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NAN|nan)\b')
-# Their values become constants of a plan, which must not be reused.
-_TELLS_TIME = re.compile(
-    r"\b(?:now|today|age|current_\w+|get_current_\w+|localtime|localtimestamp|"
-    r"transaction_timestamp|txid_current)\b",
-    re.IGNORECASE,
-)
 # Evaluated twice, these give other values: functions, samples, and what the order of rows decides,
 # which there may be none of, or ties in.
 _VOLATILE = re.compile(
@@ -109,6 +105,7 @@ _NAMES_FILES = re.compile(
     r"|\b\w*(?:read|scan|sniff|metadata)\w*\s*\(([^()]*)",
     re.IGNORECASE,
 )
+_OF_FILES = ("from", "join", "read", "scan", "sniff", "metadata")
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 _INTERNAL = re.compile(
     r'\nDid you mean "(?:_minishark|pg_|pragma_|duckdb_|sqlite_|information_schema)[^\n]*'
@@ -123,6 +120,7 @@ _VIEWS = "SELECT sql FROM duckdb_views() WHERE NOT internal ORDER BY temporary"
 _MACRO = re.compile(r"\b(?:MACRO|FUNCTION)\b", re.IGNORECASE)
 _VIEW = re.compile(r"\bVIEW\b", re.IGNORECASE)
 _UNCOMMITTED = "_minishark_uncommitted_"  # how the names of their miniatures start
+_PREPARED = "_minishark_prepared"
 _CACHED_MAX = 256
 _numbers = itertools.count()
 _Key = TypeVar("_Key", bound=Hashable)
@@ -144,6 +142,7 @@ class _Views:
 
     version: int  # of the definitions
     all: Mapping[str, View]
+    own: frozenset[str]  # the temporary ones
     over_files: Mapping[str, View]
 
 
@@ -259,10 +258,12 @@ class PlanningDatabase:
         *,
         beside: PlanningDatabase | None = None,
         settings: Sequence[str] = (),
+        began: Callable[[], datetime | None] = lambda: None,
     ) -> None:
         """A new database with a configuration; or a connection beside another one.
 
-        It begins with these settings, and shares what was planned as long as it has none.
+        It begins with these settings, and shares what was planned as long as it has none. `began`
+        tells when the transaction did that statements are part of, if they are of one.
         """
         if beside is None:
             self._shared = _Shared()
@@ -275,6 +276,7 @@ class PlanningDatabase:
             self._con = beside.connection()
             self._lock = beside._lock.shared_by(self._con)  # noqa: SLF001
         _configure(self._con)
+        self._time = ToldTime(self._con, began)
         self._known = self._shared.remembered
         self._uncommitted: _Uncommitted | None = None
         self._began: _Began | None = None
@@ -286,6 +288,11 @@ class PlanningDatabase:
     def close(self) -> None:
         with self._lock:
             self._con.close()
+
+    @property
+    def time_definitions(self) -> tuple[str, ...]:
+        """What has executors tell the time that its statements do, in a transaction."""
+        return self._time.definitions
 
     @property
     def volatile(self) -> frozenset[str]:
@@ -494,8 +501,7 @@ class PlanningDatabase:
 
     def has_own(self, name: str) -> bool:
         """Whether a temporary view or macro of this connection has that name."""
-        query = "SELECT 1 FROM duckdb_views() WHERE temporary AND NOT internal"
-        if self._text(f"{query} AND lower(view_name) = lower($1)", name):
+        if self._shared.has_views and name.lower() in self._views().own:
             return True
         if not self._shared.has_macros:  # DuckDB takes long to list all functions
             return False
@@ -521,7 +527,8 @@ class PlanningDatabase:
             version, views = self._shared.definitions, self._remembered.views
             if views is None or views.version != version:
                 named = {view.name.lower(): view for view in map(view_of, self._text(_VIEWS))}
-                views = self._remembered.views = _Views(version, named, over_files(named))
+                own = frozenset(name for name, view in named.items() if view.is_temporary)
+                views = self._remembered.views = _Views(version, named, own, over_files(named))
             return views
 
     def has_function(self, name: str) -> bool:
@@ -559,6 +566,7 @@ class PlanningDatabase:
     def constants(self, texts: Sequence[str]) -> list[Any]:
         """The values of constant expressions; a QueryError for any other."""
         with self._lock, _query_errors():
+            self._time.tell(lambda: any(map(self.tells_time, texts)))
             return [self._con.execute(f"SELECT {text}").fetchall()[0][0] for text in texts]
 
     def check(self, test: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
@@ -610,7 +618,7 @@ class PlanningDatabase:
         shared = self._shared
         shared.has_macros = shared.has_macros or _MACRO.search(sql) is not None
         shared.has_views = shared.has_views or _VIEW.search(sql) is not None
-        shared.defines_time = shared.defines_time or _TELLS_TIME.search(sql) is not None
+        shared.defines_time = shared.defines_time or tells_time(sql)
         shared.defines_volatile = shared.defines_volatile or self._shows_volatile(sql)
 
     def change_setting(self, sql: str) -> None:
@@ -655,6 +663,13 @@ class PlanningDatabase:
                 if says_all or self._reads_tables_only(sql, named):
                     _remember(self._remembered.bound, key, bound)
             return bound
+
+    def check_prepared(self, sql: str) -> None:
+        """Resolve the names and types of a SELECT with parameters."""
+        self._check_pivots(sql)
+        with self._lock, _query_errors(), self._seen():
+            self._con.execute(f"PREPARE {_PREPARED} AS {sql}")
+            self._con.execute(f"DEALLOCATE {_PREPARED}")
 
     def _check_pivots(self, sql: str) -> None:
         """Refuse a PIVOT whose columns are values of rows, as those here are made up."""
@@ -723,7 +738,7 @@ class PlanningDatabase:
 
     def tells_time(self, sql: str) -> bool:
         """Whether a plan must not be reused, as the statement may depend on time or state."""
-        if _TELLS_TIME.search(sql) is not None:
+        if tells_time(sql):
             return True
         return self._shared.defines_time and self._names_definition(sql)
 
@@ -753,8 +768,10 @@ class PlanningDatabase:
             key = (bound, self._shared.miniatures.version)  # files may have other columns by now
             plan = self._remembered.plans.get(key)
             if plan is None:
+                tells = self.tells_time(bound.sql)
+                self._time.tell(lambda: tells)
                 plan = self._plan(bound)
-                if not self.tells_time(bound.sql):
+                if not tells:
                     _remember(self._remembered.plans, key, plan)
             return plan
 
@@ -862,6 +879,9 @@ def _may_name_file(sql: str) -> bool:
 
 def named_files(sql: str) -> list[str]:
     """The files and patterns that a statement may read, by what it looks like."""
+    text = sql.lower()
+    if not any(word in text for word in _OF_FILES):
+        return []  # to look for them in a long text takes longer than to parse it
     return [
         quoted[1:-1]
         for named in _NAMES_FILES.finditer(sql)

@@ -176,10 +176,9 @@ def name_at(tokens: Sequence[Token], at: int) -> Name | None:
     return Name(tokens[at].first, tokens[after - 1].last, (*path,), at, after) if path else None
 
 
-def without_qualifier(sql: str, qualifier: str, names: AbstractSet[str]) -> str:
-    """A text in which names, in lower case, stand without this qualifier's first part."""
-    key = tuple(qualifier.split("."))
-    if len(mentioned(sql, key)) < len(key):
+def without_database(sql: str, database: str, names: AbstractSet[str]) -> str:
+    """A text in which names of a database's schema main, in lower case, stand without it."""
+    if not mentioned(sql, (database,)):
         return sql
     tokens = sql_tokens(sql)
     return edited(
@@ -187,7 +186,8 @@ def without_qualifier(sql: str, qualifier: str, names: AbstractSet[str]) -> str:
         (
             Edit(name.first, tokens[name.at + 2].first, "")
             for name in names_in(tokens)
-            if name.key[:2] == key and not names.isdisjoint(name.key[2:3])
+            if name.key[:1] == (database,)
+            and not names.isdisjoint(name.key[2 if name.key[1:2] == ("main",) else 1 :][:1])
         ),
     )
 
@@ -195,12 +195,12 @@ def without_qualifier(sql: str, qualifier: str, names: AbstractSet[str]) -> str:
 def mentioned(sql: str, names: Iterable[str]) -> list[str]:
     """The names that a text has in it as words: of tables, columns, or in texts and comments."""
     text = sql.lower()
-    words, quoted = {*_WORD.findall(text)}, text.replace('""', '"')
-
-    def is_in(name: str) -> bool:
-        return name in words or (name in quoted and _WORD.fullmatch(name) is None)
-
-    return [name for name in names if is_in(name.lower())]
+    quoted = text.replace('""', '"')
+    there = [name for name in names if name.lower() in quoted]  # perhaps as parts of words
+    words = {*_WORD.findall(text)} if there else ()
+    return [
+        name for name in there if name.lower() in words or _WORD.fullmatch(name.lower()) is None
+    ]
 
 
 class Cursor:
@@ -368,7 +368,7 @@ class Call(NamedTuple):
 
 def find_calls(sql: str, functions: Collection[str]) -> Iterator[Call]:
     """The calls of functions, whose names are in lower case, that are not inside each other."""
-    tokens, at = sql_tokens(sql), 0
+    tokens, at = sql_tokens(sql) if mentioned(sql, functions) else [], 0
     while at + 1 < len(tokens):
         name, bracket = tokens[at : at + 2]
         at += 1

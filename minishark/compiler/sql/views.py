@@ -19,6 +19,7 @@ class View:
     name: str
     columns: str  # the names that it gives its columns, in brackets; empty if it gives none
     query: str
+    is_temporary: bool = False
 
     def relation(self, query: str) -> str:
         """A relation with the columns of this view, over a query that means the same as its own."""
@@ -31,12 +32,13 @@ def view_of(definition: str) -> View:
     """The view that a CREATE VIEW in DuckDB's spelling defines."""
     cursor = Cursor(definition)
     cursor.skip("CREATE")
+    is_temporary = cursor.next.startswith("TEMP")
     cursor.skip_any("TEMP", "TEMPORARY")
     cursor.skip("VIEW")
     name = cursor.name()[-1]
     columns = cursor.until("AS")
     cursor.skip("AS")
-    return View(name, columns, cursor.until())
+    return View(name, columns, cursor.until(), is_temporary)
 
 
 def may_name_files(sql: str) -> bool:

@@ -86,13 +86,14 @@ class WarehouseTable(ChangedTable[Files]):
         told: str = "",
     ) -> Result:
         """Run a query that names tables of the warehouse."""
-        return self._context.run(self._renamed(sql), sink, catalog=catalog, told=told)
+        return self._context.run(self.renamed(sql), sink, catalog=catalog, told=told)
 
     def bind(self, sql: str) -> Schema:
         """The columns of a query that names tables of the warehouse."""
-        return self._context.planning.bind(self._renamed(sql)).schema
+        return self._context.planning.bind(self.renamed(sql)).schema
 
-    def _renamed(self, sql: str) -> str:
+    def renamed(self, sql: str) -> str:
+        """A query with the planning database's names of the warehouse's tables."""
         return renamed(sql, references(sql, self._context.planning.syntax), self._resolve)
 
     def in_scratch(self, sql: str) -> str:
@@ -134,7 +135,7 @@ class WarehouseTable(ChangedTable[Files]):
         self, query: str, columns: tuple[int, ...], rows: NumberedRows, *, many: int, told: str
     ) -> Stored[Files]:
         names = ("number", "kind", *(f"v{i}" for i in columns), "part")
-        named = f"SELECT * FROM ({self._renamed(query)}) AS p({', '.join(names)})"
+        named = f"SELECT * FROM ({self.renamed(query)}) AS p({', '.join(names)})"
         # Stored, as it is read twice, and may be another one when it is computed again.
         with self._kept(named) as relation:
             return self._patched(relation, columns)

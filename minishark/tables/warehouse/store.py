@@ -16,8 +16,8 @@ import pyarrow as pa
 from msgspec import structs
 
 from minishark.compiler.sql import statements as kinds
-from minishark.compiler.sql.change_queries import at_moment
 from minishark.compiler.sql.changes import NewTable, parse_change
+from minishark.compiler.sql.times import at_moment
 from minishark.compiler.sql.tokens import Edit, edited
 from minishark.errors import AlreadyExistsError, CatalogError, MinisharkError, UnsupportedError
 from minishark.model.expressions import quote, quote_text
@@ -27,7 +27,14 @@ from minishark.tables.changes import Changes, NotHereError
 from minishark.tables.memory_store import MemoryStore
 from minishark.tables.scratch_store import ScratchTables
 from minishark.tables.store import table_schema
-from minishark.tables.stores import GivenRows, SelectedRows, StoreContext, TableStore, counted
+from minishark.tables.stores import (
+    Explained,
+    GivenRows,
+    SelectedRows,
+    StoreContext,
+    TableStore,
+    counted,
+)
 from minishark.tables.warehouse import ddl
 from minishark.tables.warehouse.changed_table import WarehouseTable
 from minishark.tables.warehouse.contract import (
@@ -184,7 +191,8 @@ class Warehouse(TableStore):
             case kinds.AlterTable(sql=sql):
                 self._alter(sql, name)
             case kinds.ChangeRows(sql=sql):
-                return self._change(at_moment(sql, datetime.now(UTC)), name)
+                now = self.context.transaction.began or datetime.now(UTC)
+                return self._change(at_moment(sql, now), name)
             case _:
                 raise UnsupportedError(f"Write INSERT INTO {name} FROM 'file' instead of COPY.")
         return counted(0)
@@ -272,17 +280,47 @@ class Warehouse(TableStore):
         assert parsed is not None, "it is one of these"
         with self._changed(name) as change, context.up_to_date():
             table = self._table(name, change)
-            changes = Changes(
-                planning=context.planning,
-                scratch=context.scratch,
-                run=table.run,
-                bind=table.bind,
-                searching=context.searching,
-            )
             try:
-                return changes.apply(sql, parsed, table)
+                return self._changes(table).apply(sql, parsed, table)
             except NotHereError as error:
                 raise error.error from error
+
+    def _changes(self, table: WarehouseTable) -> Changes:
+        context = self.context
+        return Changes(
+            planning=context.planning,
+            scratch=context.scratch,
+            run=table.run,
+            bind=table.bind,
+            searching=context.searching,
+        )
+
+    def explain(self, statement: Explained) -> str | kinds.ParsedStatement:
+        path, context = () if statement.target is None else statement.target.path, self.context
+        if isinstance(statement, kinds.CreateTableAs):
+            full_name = None if statement.is_temporary else self.tables.resolved(path)
+            if full_name is None:
+                return self._handed_on(statement)
+            stages = context.explain(self.tables.renamed(statement.query), None)
+            return f"Concerns {full_name} in the warehouse. Tasks store the rows.\n{stages}"
+        name = self._found(path, missing_ok=False)
+        if name is None:
+            return self._handed_on(statement)
+        sql = at_moment(statement.sql, context.transaction.began or datetime.now(UTC))
+        parsed, open_ = parse_change(sql), self.tables.transaction
+        assert parsed is not None, "it is one of these"
+        change = None if open_ is None or open_.name != name else open_.change
+        table = self._table(name, change or self.catalog.change(name))
+        try:
+            told = self._changes(table).explain(
+                sql,
+                parsed,
+                table,
+                lambda query, catalog: context.explain(table.renamed(query), catalog),
+            )
+        except NotHereError as error:
+            raise error.error from error
+        return f"Concerns {name} in the warehouse. {told}"
 
     def _table(self, name: TableName, change: TableChange) -> WarehouseTable:
         return WarehouseTable(name, change, self.context, self.tables.registered)

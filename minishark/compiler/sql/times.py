@@ -1,0 +1,109 @@
+"""What functions tell of the time: when the statement began, or the transaction it is part of.
+
+DuckDB asks the transaction in which it binds a statement. A session's transaction is none of
+DuckDB's: while it is open, temporary macros take the place of the functions, wherever these are
+called, also in views, macros and defaults of columns, which keep their texts. No catalog says so
+afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import duckdb
+
+from minishark.compiler.sql.tokens import Edit, edited, sql_tokens
+from minishark.model.expressions import quote_text
+
+# Their values become constants of a plan, which must not be reused.
+_TELLS_TIME = re.compile(
+    r"\b(?:now|today|age|current_\w+|get_current_\w+|localtime|localtimestamp|"
+    r"transaction_timestamp|txid_current)\b",
+    re.IGNORECASE,
+)
+_FUNCTIONS = {
+    "now": "",
+    "get_current_timestamp": "",
+    "transaction_timestamp": "",
+    "current_date": "::DATE",
+    "today": "::DATE",
+    "get_current_time": "::TIMETZ",
+    "current_localtime": "::TIMESTAMP::TIME",
+    "current_localtimestamp": "::TIMESTAMP",
+}
+"""Functions that tell the time, and the casts that make it of a TIMESTAMPTZ."""
+_KEYWORDS = {
+    "current_timestamp": "get_current_timestamp",
+    "current_date": "current_date",
+    "current_time": "get_current_time",
+    "localtime": "current_localtime",
+    "localtimestamp": "current_localtimestamp",
+}
+"""Words that call one of them without parentheses."""
+
+
+def tells_time(sql: str) -> bool:
+    """Whether part of a statement may tell the time, or something else that changes with it."""
+    return _TELLS_TIME.search(sql) is not None
+
+
+def at_moment(sql: str, moment: datetime) -> str:
+    """Part of a statement in which functions that tell the time tell this one.
+
+    Statements run as several queries, all of which must find the same rows.
+    """
+
+    def edits() -> Iterator[Edit]:
+        tokens = sql_tokens(sql)
+        for at, token in enumerate(tokens):
+            word = token.word.lower()
+            following = [other.text for other in tokens[at + 1 : at + 3]]
+            if at and tokens[at - 1].text == ".":
+                continue
+            if following == ["(", ")"] and word in _FUNCTIONS:
+                yield Edit(token.first, tokens[at + 2].last, _value(moment, word))
+            elif word in _KEYWORDS and following[:1] not in (["."], ["("]):
+                yield Edit(token.first, token.last, _value(moment, _KEYWORDS[word]))
+
+    return edited(sql, edits()) if tells_time(sql) else sql
+
+
+def _value(moment: datetime, function: str) -> str:
+    return f"(TIMESTAMPTZ {quote_text(moment.isoformat())}){_FUNCTIONS[function]}"
+
+
+@dataclass(slots=True)
+class ToldTime:
+    """What a connection tells of the time; for who holds the connection.
+
+    Attributes:
+        began: when the transaction of its session did; None if there is none.
+        definitions: what has it tell that, for others that are to tell the same.
+    """
+
+    con: duckdb.DuckDBPyConnection
+    began: Callable[[], datetime | None]
+    definitions: tuple[str, ...] = ()
+    _told: datetime | None = field(default=None)
+
+    def tell(self, needed: Callable[[], bool]) -> None:
+        """Before a statement, outside of DuckDB's transactions; `needed` if it may tell the time.
+
+        It takes milliseconds, so only such statements have it done, and the first after the end of
+        the transaction that is no longer to be told of.
+        """
+        began = self.began()
+        if began == self._told or (began is not None and not needed()):
+            return
+        if began is None:
+            statements = [f"DROP MACRO temp.main.{name}" for name in _FUNCTIONS]
+        else:
+            create = "CREATE OR REPLACE TEMP MACRO"
+            statements = [f"{create} {name}() AS {_value(began, name)}" for name in _FUNCTIONS]
+        for sql in statements:
+            self.con.execute(sql)
+        self.definitions = () if began is None else tuple(statements)
+        self._told = began
