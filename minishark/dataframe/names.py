@@ -9,8 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
-import duckdb
-
+from minishark.compiler.sql.connection import aside
 from minishark.model.expressions import quote
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -22,7 +21,7 @@ _DOUBLE = re.compile(r"(?<![\w.])(\d+\.\d+)e0\b")
 
 @functools.cache
 def _keywords() -> frozenset[str]:
-    with duckdb.connect() as connection:
+    with aside() as connection:
         rows = connection.execute(
             "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category <> 'unreserved'"
         ).fetchall()

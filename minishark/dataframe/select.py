@@ -22,6 +22,7 @@ from typing import Any
 
 import duckdb
 
+from minishark.compiler.sql.connection import aside
 from minishark.compiler.sql.tokens import sql_tokens
 from minishark.dataframe.column import (
     Column,
@@ -34,7 +35,7 @@ from minishark.dataframe.column import (
     Resolve,
     only_reference,
 )
-from minishark.dataframe.generated_functions import declare
+from minishark.dataframe.generated_functions import PREFIX, declare
 from minishark.dataframe.names import ident, nearest, readable
 from minishark.dataframe.subqueries import mark, new_alias
 from minishark.errors import ColumnError, OptionError, UnsupportedError
@@ -451,7 +452,7 @@ class _Positions:
 @functools.lru_cache(maxsize=256)
 def _bound_type(sql: str, types: tuple[str, ...]) -> str:
     columns = ", ".join(f"NULL::{type_} AS c{index}" for index, type_ in enumerate(types))
-    with duckdb.connect() as connection:
+    with duckdb.connect() if PREFIX in sql else aside() as connection:
         try:
             declare(connection, sql)
             bound = connection.sql(f"SELECT {sql} FROM (SELECT {columns or 'NULL'})")

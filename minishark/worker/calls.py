@@ -186,7 +186,6 @@ class CallRun:
                 self._run(self._cut(rows))
         finally:
             self.log.end()
-            self._declared.close()
         return [block.table for block in self._blocks if block.table is not None]
 
     # Blocks

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from minishark.cli.tpch.report import Reporter
+from minishark.compiler.sql.connection import aside
 from minishark.errors import DataError
 from minishark.model.expressions import quote, quote_text
 
@@ -113,7 +114,7 @@ def _key(name: str, path: str) -> str | None:
     if key is None:
         return None
     try:
-        with duckdb.connect() as connection:
+        with aside() as connection:
             columns = connection.sql(f"FROM {quote_text(path)} LIMIT 0").columns
     except duckdb.Error:  # loading it says what is wrong
         return None
