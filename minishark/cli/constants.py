@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from minishark.compiler.sql.connection import ConnectionUse
+from minishark.compiler.sql.connection import aside
 
 _NOTHING = ("EMPTY", "EXPRESSION_LIST")  # no FROM, or VALUES
 
@@ -19,7 +19,7 @@ def constant_answer(text: str) -> pa.Table | None:
     A cluster would take a second to start, and the engine half of one to be imported. What fails
     here is run once more by a session, whose errors say more.
     """
-    with duckdb.connect() as connection, ConnectionUse(connection):
+    with aside() as connection:
         try:
             if len(connection.extract_statements(text)) != 1:
                 return None

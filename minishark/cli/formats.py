@@ -13,7 +13,7 @@ import duckdb
 import pyarrow as pa
 
 from minishark.cli.options import FILE_FORMATS, TEXT_FORMATS
-from minishark.compiler.sql.connection import ConnectionUse
+from minishark.compiler.sql.connection import aside
 from minishark.dataframe.show import json_rows, text_rows
 from minishark.errors import OptionError
 
@@ -54,7 +54,7 @@ def write_text(table: pa.Table, form: str, stream: TextIO) -> None:
 def write_file(table: pa.Table, form: str, path: Path) -> None:
     with _replacing(path) as part:
         if form == "parquet":
-            with duckdb.connect() as connection, ConnectionUse(connection):
+            with aside(large=True) as connection:
                 connection.register("answer", table)
                 target = str(part).replace("'", "''")
                 connection.execute(f"COPY answer TO '{target}' (FORMAT parquet)").fetchall()

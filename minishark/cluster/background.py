@@ -30,11 +30,22 @@ class Background(Generic[T]):
         handle: Callable[[Sequence[T]], None],
         name: str,
         say: Callable[[str], None] = lambda _: None,
+        *,
+        gather_s: float = 0.0,
     ) -> None:
-        """Start the thread, which is called `name`; `say` is told why items were dropped."""
+        """Start the thread, which is called `name`.
+
+        Args:
+            handle: handles items.
+            name: of the thread.
+            say: is told why items were dropped.
+            gather_s: how long an item waits for others, so that they are handled together.
+        """
         self.dropped = 0
         self._handle = handle
         self._say = say
+        self._gather_s = gather_s
+        self._closes = threading.Event()
         self._reasons: dict[str, None] = {}
         self._queued: queue.Queue[T | None] = queue.Queue(_QUEUED_MAX)
         self._lock = threading.Lock()  # guards `dropped` and the reasons
@@ -51,6 +62,7 @@ class Background(Generic[T]):
     def close(self, within_s: float) -> None:
         """Wait until all is handled, for so many seconds at most."""
         until_s = time.monotonic() + within_s
+        self._closes.set()
         try:
             self._queued.put(None, timeout=within_s)
         except queue.Full:
@@ -69,6 +81,7 @@ class Background(Generic[T]):
         is_open = True
         while is_open:
             items = [self._queued.get()]
+            self._closes.wait(self._gather_s)
             try:
                 while True:
                     items.append(self._queued.get_nowait())

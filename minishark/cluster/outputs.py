@@ -56,6 +56,7 @@ _TABLES_SHARE = 0.75
 _LOOK_S = 2.0
 _CALL_S = 1.0
 _CLOSE_S = 2.0
+_GATHER_S = 0.05  # in which what tasks leave goes to homes as one message
 _HOMES = 2
 _WRITING_S = 60.0  # for how long a file that grows no more may still be somebody's draft
 _SLOTS = "slots"  # what homes know the number of slots by; no output has such a name
@@ -232,6 +233,7 @@ class SharedOutputs:
             self._send,
             "minishark-outputs",
             lambda why: warn(f"Other sessions will not find some outputs of this one: {why}."),
+            gather_s=_GATHER_S,
         )
 
     def find(self, names: Sequence[str]) -> dict[str, KeptOutput]:

@@ -12,6 +12,7 @@ import getpass
 import os
 import platform
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import version
 from typing import Self, TypeAlias
 
@@ -464,6 +465,11 @@ decode_reply = msgspec.msgpack.Decoder(Reply).decode
 
 def own_versions() -> dict[str, str]:
     """The versions that must match in a cluster, as plans, pickles and files are exchanged."""
+    return {**_versions()}
+
+
+@cache  # each session asks, and to read what is installed takes 10 ms
+def _versions() -> dict[str, str]:
     try:
         release = version("minishark")
     except ImportError:

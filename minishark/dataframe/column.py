@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias
 import duckdb
 import pyarrow as pa
 
+from minishark.compiler.sql.connection import aside
 from minishark.compiler.sql.tokens import without_comments
 from minishark.dataframe.duckdb_functions import (
     WINDOWS_ONLY,
@@ -1069,7 +1070,7 @@ def sql_type(type_: Any) -> str:
     if isinstance(type_, type) and type_ in _PYTHON_TYPES:
         return _PYTHON_TYPES[type_]
     if isinstance(type_, pa.DataType):
-        with duckdb.connect() as connection:
+        with aside() as connection:
             empty = pa.table({"a": pa.array([], type_)})
             return str(connection.from_arrow(empty).types[0])
     raise OptionError(f"{type_!r} is no type; write one such as 'bigint' or 'decimal(10, 2)'.")

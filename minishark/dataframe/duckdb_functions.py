@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import duckdb
+from minishark.compiler.sql.connection import aside
 
 WINDOW_FUNCTIONS = (
     "row_number",
@@ -33,7 +33,7 @@ _HIDING = ("SUBQUERY", "WINDOW", "STAR")
 @functools.cache
 def described() -> dict[str, tuple[str, str]]:
     """Kind and description of DuckDB's functions for expressions."""
-    with duckdb.connect() as connection:
+    with aside() as connection:
         rows = connection.execute(
             "SELECT lower(function_name), function_type, min(description) FROM duckdb_functions() "
             "WHERE function_type IN ('scalar', 'aggregate', 'macro') GROUP BY ALL ORDER BY ALL DESC"
@@ -60,7 +60,7 @@ def is_of_rows(name: str) -> bool:
 @functools.cache
 def _definitions() -> dict[str, tuple[str, ...]]:
     """The definitions of DuckDB's built-in macros that have no overload as a function."""
-    with duckdb.connect() as connection:
+    with aside() as connection:
         rows = connection.execute(
             "SELECT lower(function_name), list(macro_definition) FROM duckdb_functions() "
             "WHERE function_type IN ('macro', 'scalar') "
@@ -98,7 +98,7 @@ def single_call(sql: str, following: str) -> tuple[str, str] | None:
 
 def _parsed(sql: str) -> Any:
     """DuckDB's parse tree of an expression; None if it is not a single one."""
-    with duckdb.connect() as connection:
+    with aside() as connection:
         text = connection.execute("SELECT json_serialize_sql($1)", [_PREFIX + sql]).fetchall()[0][0]
     parsed = json.loads(text)
     if parsed["error"] or len(parsed["statements"]) != 1:

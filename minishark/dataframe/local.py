@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 import duckdb
 import pyarrow as pa
 
-from minishark.compiler.sql.connection import ConnectionUse
+from minishark.compiler.sql.connection import aside
 from minishark.dataframe.column import sql_type
 from minishark.dataframe.names import ident
 from minishark.dataframe.row import Row
-from minishark.dataframe.types import StructType, duckdb_schema
+from minishark.dataframe.types import StructType, duckdb_schema, duckdb_type
 from minishark.errors import DataError
 from minishark.model.expressions import quote
 from minishark.tables.sources import arrow_table
@@ -23,6 +23,7 @@ SchemaLike: TypeAlias = Sequence[str] | Mapping[str, Any] | pa.Schema | StructTy
 a StructType; or None."""
 
 
+_TYPE_ALONE = re.compile(r"\w+(?:\([\d, ]+\))?|(?:array|map)<.*>", re.IGNORECASE)
 _OF_PYSPARK = re.compile(r"[<:]|\b(timestamp_ntz|timestamp_ltz|variant|void)\b", re.IGNORECASE)
 _CONVERSION_ERRORS = (OverflowError, TypeError, ValueError)
 
@@ -38,7 +39,10 @@ def local_table(data: Any, schema: SchemaLike = None) -> pa.Table:
     if len(names) != table.num_columns:
         raise DataError(f"The data has {table.num_columns} columns, the schema {len(names)}.")
     table = table.rename_columns(list(names))
-    return table if types is None else _cast(table, names, types)
+    if types is None:
+        return table
+    with aside(large=True) as connection:
+        return _cast(connection, table, names, types)
 
 
 def declared_columns(schema: SchemaLike) -> tuple[tuple[str, str], ...]:
@@ -75,6 +79,8 @@ def names_and_types(schema: SchemaLike) -> tuple[tuple[str, ...] | None, tuple[s
             return tuple(schema), tuple(sql_type(type_) for type_ in schema.values())
         case StructType():
             return tuple(schema.names), tuple(field.dataType.sql() for field in schema)
+        case str() if _TYPE_ALONE.fullmatch(schema.strip()):  # as in PySpark
+            return _declared(f"value {duckdb_type(schema.strip())}")
         case str():
             of_pyspark = _OF_PYSPARK.search(schema) is not None
             return _declared(duckdb_schema(schema) if of_pyspark else schema)
@@ -84,9 +90,9 @@ def names_and_types(schema: SchemaLike) -> tuple[tuple[str, ...] | None, tuple[s
 
 def _declared(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names and types in the text of a schema, which DuckDB parses."""
-    with duckdb.connect() as connection, ConnectionUse(connection):
+    with aside() as connection:
         try:
-            connection.execute(f"CREATE TABLE declared ({text})")
+            connection.execute(f"CREATE TEMP TABLE declared ({text})")
         except duckdb.Error as error:
             what, _, _ = str(error).partition("\n\nLINE ")
             raise DataError(
@@ -109,7 +115,7 @@ def _of_rows(
             raise DataError(f"Row {number} has {len(values)} values; the columns are {names}.")
         for column, item in zip(columns, values, strict=True):
             column.append(item)
-    with duckdb.connect() as connection, ConnectionUse(connection):
+    with aside() as connection:
         arrays = [
             _array(connection, column, name, None if types is None else types[index])
             for index, (name, column) in enumerate(zip(names, columns, strict=True))
@@ -158,23 +164,29 @@ def _array(
             return pa.array(values, wanted)
         # Arrow lacks the type, or some values are text: DuckDB casts all of them from text.
         texts = pa.array([None if value is None else str(value) for value in values], pa.string())
-        return _cast(pa.table({"a": texts}), ("a",), (type_,)).column(0)
+        return _cast(connection, pa.table({"a": texts}), ("a",), (type_,)).column(0)
     except (pa.ArrowException, duckdb.Error, DataError, *_CONVERSION_ERRORS) as error:
         hint = "" if type_ else " Pass a schema with types."
         raise DataError(f"The values of column {name!r} do not fit: {error}.{hint}") from error
 
 
-def _cast(table: pa.Table, names: Sequence[str], types: Sequence[str]) -> pa.Table:
-    with duckdb.connect() as connection, ConnectionUse(connection):
-        connection.execute("SET arrow_lossless_conversion = true")
-        items = ", ".join(
-            f"CAST({ident(name)} AS {type_}) AS {ident(name)}"
-            for name, type_ in zip(names, types, strict=True)
-        )
-        try:
-            return connection.from_arrow(table).project(items).to_arrow_table()
-        except duckdb.Error as error:
-            raise DataError(f"The data does not fit the schema: {error}") from error
+def _cast(
+    connection: duckdb.DuckDBPyConnection,
+    table: pa.Table,
+    names: Sequence[str],
+    types: Sequence[str],
+) -> pa.Table:
+    connection.execute("SET SESSION arrow_lossless_conversion = true")
+    items = ", ".join(
+        f"CAST({ident(name)} AS {type_}) AS {ident(name)}"
+        for name, type_ in zip(names, types, strict=True)
+    )
+    try:
+        return connection.from_arrow(table).project(items).to_arrow_table()
+    except duckdb.Error as error:
+        raise DataError(f"The data does not fit the schema: {error}") from error
+    finally:
+        connection.execute("RESET SESSION arrow_lossless_conversion")
 
 
 def _check_whole(values: Sequence[Any], type_: str) -> None:

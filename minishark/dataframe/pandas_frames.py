@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import duckdb
 import pyarrow as pa
 
-from minishark.compiler.sql.connection import ConnectionUse
+from minishark.compiler.sql.connection import aside
 from minishark.dataframe.names import ident
 from minishark.errors import DataError, OptionError
 from minishark.sources.optional import library
@@ -67,7 +67,7 @@ def check_backend(backend: str) -> None:
 
 
 def _by_duckdb(rows: pa.Table, types: dict[str, str]) -> pd.DataFrame:
-    with duckdb.connect() as connection, ConnectionUse(connection):
+    with aside(large=True) as connection:
         zones = [f.type.tz for f in rows.schema if pa.types.is_timestamp(f.type) and f.type.tz]
         if zones:
             connection.execute(f"SET TimeZone = '{zones[0]}'")

@@ -22,6 +22,7 @@ from typing import Any
 
 import duckdb
 
+from minishark.compiler.sql.connection import aside
 from minishark.compiler.sql.tokens import sql_tokens
 from minishark.dataframe.column import (
     Column,
@@ -34,12 +35,17 @@ from minishark.dataframe.column import (
     Resolve,
     only_reference,
 )
-from minishark.dataframe.generated_functions import declare
+from minishark.dataframe.generated_functions import PREFIX, declare
 from minishark.dataframe.names import ident, nearest, readable
 from minishark.dataframe.subqueries import mark, new_alias
 from minishark.errors import ColumnError, OptionError, UnsupportedError
 from minishark.model.expressions import Schema, numbered, quote_text
 
+_UNNAMED = re.compile(r"_c\d+").fullmatch  # as CSV files have it that are read without a header
+_HEADER = (
+    " If the first line of the CSV file has their names, pass header=True to read.csv(); else name "
+    'them by .to_df("a", "b" ...).'
+)
 _LINE_MAX = 88
 # Of chains of verbs, which are not indented, as each level would add to every line, and not bound
 # again with each verb.
@@ -446,7 +452,7 @@ class _Positions:
 @functools.lru_cache(maxsize=256)
 def _bound_type(sql: str, types: tuple[str, ...]) -> str:
     columns = ", ".join(f"NULL::{type_} AS c{index}" for index, type_ in enumerate(types))
-    with duckdb.connect() as connection:
+    with duckdb.connect() if PREFIX in sql else aside() as connection:
         try:
             declare(connection, sql)
             bound = connection.sql(f"SELECT {sql} FROM (SELECT {columns or 'NULL'})")
@@ -562,7 +568,7 @@ def _only(places: list[int], reference: Reference, attributes: Sequence[Attribut
         )
     raise ColumnError(
         f"There is no column {reference.name!r}.{nearest(reference.name, names)} "
-        f"The columns are {', '.join(names)}."
+        f"The columns are {', '.join(names)}.{_HEADER if all(map(_UNNAMED, names)) else ''}"
     )
 
 

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import duckdb
 import pyarrow as pa
 from rich.cells import cell_len, set_cell_size
 
-from minishark.compiler.sql.connection import ConnectionUse
+from minishark.compiler.sql.connection import aside
 from minishark.sources.arrow_types import readable
 
 if TYPE_CHECKING:
@@ -207,7 +206,7 @@ def json_rows(table: pa.Table) -> Iterator[str]:
 
 
 def _queried(table: pa.Table, query: str) -> Iterator[tuple[str, ...]]:
-    with duckdb.connect() as connection, ConnectionUse(connection):
+    with aside(large=table.num_rows > _FETCHED_ROWS) as connection:
         zones = [f.type.tz for f in table.schema if pa.types.is_timestamp(f.type) and f.type.tz]
         if zones:
             connection.execute(f"SET TimeZone = '{zones[0]}'")

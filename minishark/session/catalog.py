@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import duckdb
-
+from minishark.compiler.sql.connection import aside
 from minishark.dataframe import DataFrame
+from minishark.dataframe.doors import doors
 from minishark.dataframe.literals import literal
 from minishark.dataframe.local import SchemaLike, declared_columns
 from minishark.dataframe.names import CamelCase, camel_keywords, ident, nearest
@@ -97,6 +97,7 @@ class ColumnInfo:
     type: str
 
 
+@doors
 @dataclass(frozen=True, slots=True)
 class SessionCatalog(CamelCase):
     """`session.catalog`: tables, views and columns.
@@ -435,7 +436,7 @@ class Settings(CamelCase):
 
 
 def _check_setting(name: str) -> None:
-    with duckdb.connect() as connection:
+    with aside() as connection:
         rows = connection.execute("SELECT name FROM duckdb_settings()").fetchall()
     settings = [row[0] for row in rows]
     if name.lower() not in (item.lower() for item in settings):

@@ -13,7 +13,6 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from minishark.model.catalog import ColumnStatistics, TableStatistics
 from minishark.model.expressions import Schema
@@ -148,6 +147,8 @@ def _with_values(
 
 def _distinct(values: pa.ChunkedArray) -> int:
     """How many values differ, at most."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need
+
     try:
         return int(pc.count_distinct(values, mode="only_valid").as_py())
     except pa.ArrowNotImplementedError:
@@ -156,6 +157,8 @@ def _distinct(values: pa.ChunkedArray) -> int:
 
 def _widened(before: ColumnStatistics, type_: str, values: pa.ChunkedArray) -> _Bounds:
     """Bounds of old and new values; unknown where Python might compare them otherwise."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need
+
     if _COMPARED.fullmatch(type_) is None:
         return None, None
     if pa.types.is_decimal(values.type):

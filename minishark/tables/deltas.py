@@ -37,7 +37,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import structs
 from numpy.typing import NDArray
 
@@ -338,6 +337,8 @@ class DeltaWriter:
         key = item.file, item.constants, position
         bounds = self._bounds.get(key)
         if bounds is None:
+            import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need
+
             extremes = [pc.min_max(chunk) for chunk in column.chunks]
             bounds = [
                 Bounds(
@@ -611,6 +612,8 @@ def _plain(rows: pa.Table) -> pa.Table:
 
 def _with_dictionary(text: pa.ChunkedArray, values: pa.Array) -> pa.DictionaryArray:
     """Text as indices into a dictionary that begins with `values`."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need
+
     texts = text.combine_chunks()
     new = texts.unique().drop_null()
     new = new.filter(pc.invert(pc.is_in(new, value_set=values)))

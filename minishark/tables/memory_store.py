@@ -153,7 +153,8 @@ class MemoryStore(TableStore):
             raise CatalogError(f"There is a source called {name!r}; drop it first.")
         if not replace and (name in context.catalog or name.lower() in context.scratch.own_tables):
             raise AlreadyExistsError(
-                f"There is a table called {name!r} already; pass replace=True."
+                f"There is a table called {name!r} already; pass replace=True, or to a writer "
+                "mode('overwrite')."
             )
 
     def _has_view(self, name: str) -> bool:

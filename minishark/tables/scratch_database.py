@@ -28,6 +28,7 @@ from minishark.compiler.sql.planning import REMOTE_FILES, message_of
 from minishark.compiler.sql.statements import CreateEnum, SetVariable, Target, reads_catalog
 from minishark.compiler.sql.times import ToldTime, tells_time
 from minishark.compiler.sql.tokens import (
+    SETTINGS,
     Cursor,
     mentioned,
     names_in,
@@ -78,7 +79,6 @@ _CLUSTERS = "memory.main."  # the schema of the cluster's tables
 _OURS = "schema_name = 'main' AND database_name IN ('memory', 'temp')"
 _ROW_NUMBER = ("rowid",)
 _COUNTED_UP = re.compile(r"_\d+$")
-_SETS = ("SET", "RESET", "PRAGMA")
 _SHARED = "schema_name = 'main' AND database_name = 'memory'"
 # What a query may change something by, in WITH or in a call.
 _CHANGES = ("nextval", "copy", "insert", "update", "delete", "merge")
@@ -310,7 +310,7 @@ class ScratchDatabase:
             drops: whether it drops something.
         """
         with self._lock, self._shared.lock:
-            self._shared.has_definitions |= Cursor(sql).next not in _SETS
+            self._shared.has_definitions |= Cursor(sql).next not in SETTINGS
             waiting = self._waiting if own else self._shared.definitions
             views = self._views if own else self._shared.views
             if alone:
@@ -864,6 +864,11 @@ class ScratchDatabase:
                 "database_name = 'memory' AND schema_name = 'main' THEN "
                 f"greatest(map {{{rows}}}[table_name], estimated_size) ELSE estimated_size END "
                 "AS estimated_size) FROM system.main.duckdb_tables()"
+            )
+            self._run(
+                "CREATE TEMP MACRO duckdb_functions() AS TABLE FROM system.main.duckdb_functions() "
+                "WHERE database_name <> 'temp' "
+                "OR function_name NOT IN ('duckdb_tables', 'duckdb_functions')"
             )
 
     def _read_in(self, sql: str, names: list[str]) -> list[str]:

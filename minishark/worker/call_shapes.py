@@ -6,15 +6,14 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import duckdb
 import pyarrow as pa
 
+from minishark.compiler.sql.connection import aside
 from minishark.worker.functions import (
     FunctionFailedError,
     as_arrow,
     check_names,
     conformed,
-    release,
 )
 
 _ROWS = 4096  # that are converted together
@@ -88,18 +87,11 @@ class Declared:
     label: str
     is_checked: bool  # whether values are compared now; else once, for all rows of the task
     names: list[str] = field(init=False)
-    _opened: duckdb.DuckDBPyConnection | None = None
     _types: list[pa.DataType] = field(default_factory=list)  # in Arrow
     _fitting: dict[pa.Schema, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.names = [name for name, _ in self.returns]
-
-    @property
-    def _con(self) -> duckdb.DuckDBPyConnection:
-        if self._opened is None:
-            self._opened = duckdb.connect()
-        return self._opened
 
     def row(self, value: Any) -> tuple[Any, ...]:
         """The values of a row, in order.
@@ -136,7 +128,8 @@ class Declared:
         """Rows as a table; None as NULLs. Raises what their conversion raises."""
         if not self._types:
             nulls = ", ".join(f"CAST(NULL AS {type_})" for _, type_ in self.returns)
-            self._types = self._con.sql(f"SELECT {nulls}").to_arrow_table().schema.types
+            with aside() as connection:
+                self._types = connection.sql(f"SELECT {nulls}").to_arrow_table().schema.types
         nothing = (None,) * len(self.names)
         columns = zip(*(nothing if row is None else row for row in rows), strict=True)
         arrays = [
@@ -154,16 +147,12 @@ class Declared:
         check_names(table.column_names, self.names, self.label)
         table = table.select(self.names)
         if self.is_checked and table.schema not in self._fitting:
-            conformed(self._con, [table], self.returns, self.label)
-            types = [str(type_) for type_ in self._con.from_arrow(table.slice(0, 0)).types]
+            with aside() as connection:
+                conformed(connection, [table], self.returns, self.label)
+                types = [str(type_) for type_ in connection.from_arrow(table.slice(0, 0)).types]
             if types == [type_ for _, type_ in self.returns]:  # else it depends on the values
                 self._fitting[table.schema] = None
-            release(self._con)
         return table
-
-    def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
 
 
 def _array(values: list[Any], type_: pa.DataType, *, is_map: bool) -> pa.Array:

@@ -26,7 +26,7 @@ from minishark.worker.call_log import CallLog
 from minishark.worker.call_policy import CallPolicy, Failed
 from minishark.worker.call_shapes import Declared, Shape
 from minishark.worker.digest import rows_digest
-from minishark.worker.functions import end_copies_of
+from minishark.worker.functions import end_copies_of, note_call
 from minishark.worker.limited import POLL_S, LimitedCalls, TooLongError
 from minishark.worker.outputs import stream
 from minishark.worker.protocol import TaskFunction
@@ -186,7 +186,6 @@ class CallRun:
                 self._run(self._cut(rows))
         finally:
             self.log.end()
-            self._declared.close()
         return [block.table for block in self._blocks if block.table is not None]
 
     # Blocks
@@ -233,7 +232,7 @@ class CallRun:
                     break
                 except Exception as error:  # noqa: BLE001 - whatever user code raises
                     failures += 1
-                    next_step = self._failure(error, failures)
+                    next_step = self._failure(error, failures, argument)
                 if isinstance(next_step, Failed):
                     outcome = next_step
                     break
@@ -286,7 +285,7 @@ class CallRun:
                 break
             except Exception as error:  # noqa: BLE001 - whatever user code raises
                 failures += 1
-                next_step = self._failure(error, failures)
+                next_step = self._failure(error, failures, argument)
             if isinstance(next_step, Failed):
                 outcome = next_step
                 break
@@ -294,7 +293,7 @@ class CallRun:
         self._in_flight.pop(number, None)
         self._ended(block, index, outcome)
 
-    def _failure(self, error: Exception, failures: int) -> Failed | float:
+    def _failure(self, error: Exception, failures: int, argument: Any) -> Failed | float:
         """What becomes of a call that has failed so many times: how long to wait, or its end.
 
         Raises:
@@ -307,6 +306,8 @@ class CallRun:
             self.retried += 1
             return delay_s
         if self.calls.policy.raises:
+            is_row = self.calls.shape.of_rows
+            note_call(error, argument, named="" if is_row else f"{argument.num_rows} rows")
             raise error
         return Failed.of(error, failures)
 

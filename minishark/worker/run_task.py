@@ -18,6 +18,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from minishark.compiler.hints import EarlyCte
+from minishark.compiler.sql.tokens import SETTINGS, Cursor
 from minishark.errors import DataError
 from minishark.events.figures import TaskFigures
 from minishark.model.expressions import quote
@@ -93,7 +94,8 @@ class TaskRunner:
         self._interrupted = threading.Event()  # the task that runs
         self._scanning: Scans | None = None  # what the task reads of sources
         self._host_files = HostFiles(store.disk / OBJECTS, is_interrupted=self._interrupted.is_set)
-        self._prelude: tuple[str, ...] = ()
+        self._prelude: tuple[str, ...] = ()  # what was set and defined in this database
+        self._is_whole = True  # whether none of that failed
         self._tasks = 0  # of this database
         self._working_folder = ""
         self._prepared = PreparedFragments()
@@ -190,23 +192,45 @@ class TaskRunner:
     def _restart(self) -> None:
         self._duckdb.restart()
         self._prepared.clear()
-        self._prelude = ()
+        self._prelude, self._is_whole = (), True
         self._tasks = 0
         self._scalars.forget()
 
     def _prepare(self, stage: StageTask, task: TaskPayload) -> None:
-        """Restart DuckDB with the settings and definitions of `stage`.
+        """Give DuckDB the settings and definitions of `stage`; restart it unless it has the first.
 
         A definition over tables that this task does not read fails; a fragment that needs it will
         raise its own error.
         """
-        self._restart()
+        if not self._may_add(stage):
+            self._restart()
+        made, self._is_whole = len(self._prelude), False
+        failed = 0
         with task_errors(), self._inputs(stage, task):
-            for sql in stage.prelude:
-                with contextlib.suppress(duckdb.Error):
+            for sql in stage.prelude[made:]:
+                try:
                     self._duckdb.con.execute(sql).fetchall()
+                except duckdb.Error:
+                    failed += 1
+        self._is_whole = not failed
         self._prelude = stage.prelude
         self._working_folder = stage.working_folder or self._working_folder
+
+    def _may_add(self, stage: StageTask) -> bool:
+        """Whether what a prelude has more than the last one may be made in the same database.
+
+        Definitions and variables may. A setting may not: those that tasks need come after it.
+        """
+        if not self._tasks:
+            return self._is_whole and not self._prelude
+        made = len(self._prelude)
+        return (
+            self._is_whole
+            and self._tasks < _TASKS_MAX
+            and stage.prelude[:made] == self._prelude
+            and not (made and self._is_elsewhere(stage))
+            and not any(map(_is_setting, stage.prelude[made:]))
+        )
 
     def _run(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
         if not stage.sql:
@@ -330,7 +354,7 @@ class TaskRunner:
         execute = self._duckdb.execute
         if stored is None:
             return execute(sql, scope().tables)
-        settings = self._duckdb.plan_settings
+        settings = self._duckdb.plan_settings, len(self._prelude)
         return execute(*self._prepared.statement(sql, stored, settings, scope, execute))
 
     def _reduced(
@@ -608,6 +632,12 @@ def _with_calls(outcome: TaskOutcome, run: CallRun) -> TaskOutcome:
         rejected_rows=run.rejected,
     )
     return structs.replace(outcome, figures=figures)
+
+
+def _is_setting(sql: str) -> bool:
+    """Whether a statement changes how others run."""
+    cursor = Cursor(sql)
+    return cursor.take() in SETTINGS and cursor.next != "VARIABLE"
 
 
 def _unpickled(pickled: bytes) -> functions.Function:

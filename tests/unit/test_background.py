@@ -38,6 +38,16 @@ def test_all_that_waits_is_handled_at_once() -> None:
     assert [[1], [2, 3, 4]] == handled.batches
 
 
+def test_items_wait_for_others_but_not_the_end() -> None:
+    """What comes within the time is one batch; who closes does not wait for that."""
+    batches: list[list[int]] = []
+    work = Background(lambda items: batches.append([*items]), "test", gather_s=60.0)
+    for item in (1, 2, 3):
+        work.put(item)
+    work.close(10)
+    assert [[1, 2, 3]] == batches
+
+
 def test_a_thread_that_does_not_keep_up_gets_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what comes while it is busy, as much waits as there is room for; none of it blocks."""
     monkeypatch.setattr(background, "_QUEUED_MAX", 3)

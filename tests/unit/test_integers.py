@@ -32,7 +32,8 @@ def test_arrays_of_numpy_are_columns(type_: type[np.signedinteger[Any]]) -> None
 
 
 PROGRAM = """
-import sys, minishark
+import sys, minishark, minishark.session.session
+assert 'pyarrow.compute' not in sys.modules  # 30 ms, which few need
 with minishark.connect(in_process=True, nodes=1, executors_per_node=1) as session:
     for sql in (
         "CREATE TABLE t AS SELECT i AS k, 't' || i % 9 AS s, i // 7 AS x FROM range(100000) r(i)",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -577,6 +578,54 @@ def test_settings_and_definitions_come_first(runner: TaskRunner) -> None:
     with pytest.raises(TaskError, match="twice") as found:
         runner.run(stage_task(sql, ("INTEGER",)), EMPTY)
     assert TaskProblem.BIND is found.value.detail.problem
+
+
+TWICE = "CREATE MACRO twice(x) AS 2 * x"
+NULLS = "SET default_null_order = 'nulls_first'"
+BROKEN = "CREATE VIEW v AS FROM missing"
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "stays"),
+    [
+        ((), (NULLS,), True),  # nothing has run yet
+        ((TWICE,), (TWICE, "CREATE MACRO thrice(x) AS twice(x) + x"), True),
+        ((NULLS,), (NULLS, TWICE), True),
+        ((NULLS,), (NULLS, "SET VARIABLE x = 1", TWICE), True),
+        ((TWICE,), (TWICE, "CREATE OR REPLACE MACRO twice(x) AS 4 * x"), True),
+        ((NULLS,), (NULLS, "SET threads = 1"), False),  # what tasks need comes after it
+        ((NULLS, TWICE), (NULLS,), False),
+        ((TWICE,), ("CREATE MACRO twice(x) AS 3 * x",), False),
+        ((BROKEN,), (BROKEN, TWICE), False),  # it may be made by now
+    ],
+)
+def test_a_database_stays_while_a_prelude_only_adds_definitions(
+    runner: TaskRunner, first: tuple[str, ...], then: tuple[str, ...], stays: bool
+) -> None:
+    """Otherwise it is replaced; whatever is meant by names is what the prelude says."""
+    before = runner._duckdb.con
+    if first:
+        runner.run(stage_task("SELECT 1 AS c0", ("INTEGER",), prelude=first), EMPTY)
+        assert before is runner._duckdb.con
+    twice = duckdb.connect()
+    for sql in then:
+        with contextlib.suppress(duckdb.Error):
+            twice.execute(sql)
+    for sql in (
+        "SELECT x AS c0 FROM (VALUES (1), (NULL)) v(x) ORDER BY 1",
+        "SELECT twice(4) AS c0",
+    ):
+        for _ in range(3):  # later it is prepared
+            stage = stage_task(sql, ("INTEGER",), prelude=then)
+            try:
+                expected = twice.sql(sql).fetchall()
+            except duckdb.Error:
+                with pytest.raises(TaskError, match="twice"):
+                    runner.run(stage, EMPTY)
+            else:
+                assert expected == rows(inline(runner.run(stage, EMPTY)))
+    twice.close()
+    assert stays == (before is runner._duckdb.con)
 
 
 @pytest.mark.parametrize("kind", [duckdb.FatalException, duckdb.InternalException])

@@ -1,8 +1,10 @@
-"""A lock for a DuckDB connection of the front end, which keeps it interruptible; what it undoes."""
+"""DuckDB connections of the front end: for small things, interruptible ones, what they undo."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -38,6 +40,51 @@ class ConnectionUse:
                 raise KeyboardInterrupt from error
         finally:
             self._lock.release()
+
+
+_opening = threading.Lock()
+_opened: list[duckdb.DuckDBPyConnection] = []  # none yet, or one
+
+
+@contextlib.contextmanager
+def aside(*, large: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection for what needs no session, such as to parse an expression.
+
+    All are to one database of this process, as DuckDB takes 20 ms to open one. It has one thread;
+    what is `large` gets a database of its own, with all threads. What is set or created must be so
+    for the connection only: SET SESSION, CREATE TEMP TABLE.
+    """
+    opened = duckdb.connect() if large else _beside()
+    with contextlib.closing(opened) as connection, ConnectionUse(connection):
+        try:
+            yield connection
+        except (duckdb.FatalException, duckdb.InternalException):
+            with _opening:
+                _close()  # it may refuse all else
+            raise
+
+
+def _beside() -> duckdb.DuckDBPyConnection:
+    with _opening:
+        if not _opened:
+            _opened.append(duckdb.connect(config={"threads": "1"}))
+        return _opened[0].cursor()
+
+
+def _close() -> None:
+    while _opened:
+        _opened.pop().close()
+
+
+def _before_fork() -> None:
+    _opening.acquire()
+    _close()  # a child could neither use nor close it
+
+
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_opening.release, after_in_child=_opening.release
+)
+atexit.register(_close)  # or DuckDB's bindings would complain that it is still there
 
 
 @contextlib.contextmanager

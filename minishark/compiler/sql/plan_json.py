@@ -14,8 +14,7 @@ import math
 import re
 from typing import Any, TypeAlias
 
-import duckdb
-
+from minishark.compiler.sql.connection import aside
 from minishark.model.expressions import (
     AggregateCall,
     Call,
@@ -83,7 +82,7 @@ _PLAIN_FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @functools.cache
 def _keywords() -> frozenset[str]:
-    with duckdb.connect() as connection:
+    with aside() as connection:
         rows = connection.execute("SELECT keyword_name FROM duckdb_keywords()").fetchall()
     return frozenset(name.lower() for (name,) in rows)
 

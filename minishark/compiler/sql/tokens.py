@@ -26,6 +26,8 @@ _FIRST_COMMENTS = re.compile(r"\s*(?:--[^\n]*\n\s*)*")
 _LAST_COMMENT = re.compile(r"\n\s*--[^\n'\"$*]*\Z")
 _NAMED_ARGUMENT = re.compile(r"(\w+)\s*:?=\s*(.*)", re.DOTALL)
 _WORD = re.compile(r"\w+")
+SETTINGS = ("SET", "RESET", "PRAGMA")
+"""How statements begin that change settings."""
 
 
 class Token(NamedTuple):
