@@ -45,7 +45,8 @@ def _door(method: Callable[_P, _R]) -> Callable[_P, _R]:
             if isinstance(error, _MISTAKES):  # the message is all that DuckDB or the system said
                 raise error.with_traceback(None) from None
             if isinstance(error, FunctionError) or isinstance(error.__cause__, FunctionError):
-                raise error.with_traceback(None)  # noqa: B904 - a note has that of the function
+                # Nobody asks what was tried before; a note has the traceback of the function.
+                raise error.with_traceback(None) from error.__cause__
             named = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
             if named and named[1] == method.__name__:
                 _, *names = inspect.signature(method).parameters

@@ -49,7 +49,10 @@ def test_what_is_no_mistake_has_all_frames(monkeypatch: pytest.MonkeyPatch) -> N
     """It may be a bug of ours."""
     monkeypatch.delenv("MINISHARK_DEBUG", raising=False)
     assert ["called", "open", "_deeper"] == _frames(ClusterError("silent"))
-    assert ["called"] == _frames(FunctionError("of a user"))
+    function = FunctionError("of a user")
+    function.__context__ = LookupError("what was tried before")
+    assert ["called"] == _frames(function)
+    assert function.__suppress_context__
 
 
 def test_a_misspelt_keyword_is_suggested() -> None:

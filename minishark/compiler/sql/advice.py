@@ -17,7 +17,7 @@ _KEYWORDS = (
     "SELECT", "DISTINCT", "FROM", "WHERE", "GROUP", "ORDER", "HAVING", "QUALIFY", "LIMIT", "OFFSET",
     "JOIN", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", "USING", "UNION", "INTERSECT", "EXCEPT",
     "INSERT", "INTO", "VALUES", "UPDATE", "DELETE", "CREATE", "REPLACE", "TABLE", "VIEW", "BETWEEN",
-    "WINDOW", "PARTITION", "DESCRIBE", "EXPLAIN", "ANALYZE", "SUMMARIZE", "WITH", "RECURSIVE",
+    "COLUMN", "WINDOW", "PARTITION", "DESCRIBE", "EXPLAIN", "ANALYZE", "SUMMARIZE", "WITH", "RECURSIVE",
 )  # fmt: skip
 _NAMES = ("SELECT", "FROM", "WHERE", "GROUP", "ORDER", "HAVING", "LIMIT", "OFFSET", "TABLE", "END")
 _INTERNAL = ("pg_", "pragma_", "sqlite_", "duckdb_")
@@ -97,7 +97,7 @@ def _misspelt_keyword(_found: re.Match[str], excerpt: str) -> str:
         return f'{words[0]} is a keyword. A column of that name is written "{words[0]}".'
     for word in words:
         near = difflib.get_close_matches(word.upper(), _KEYWORDS, n=1, cutoff=0.75)
-        if near and word.upper() not in (near[0], f"{near[0]}S"):  # tables are called orders
+        if near and word.upper() not in (near[0], f"{near[0]}S", "INT"):  # tables are called orders
             return f"Did you mean {near[0]} instead of {word}?"
     return ""
 
