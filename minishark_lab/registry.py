@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from minishark.dataframe.names import nearest
 from minishark.errors import OptionError
 from minishark_lab.canary import experiment as canary
 from minishark_lab.canary import overhead as canary_overhead
@@ -52,7 +53,10 @@ EXPERIMENTS = SPARROW | _named(
 def find(name: str) -> AnyExperiment:
     """The experiment of that name; OptionError if there is none."""
     if name not in EXPERIMENTS:
-        raise OptionError(f"There is no experiment {name!r}; `minishark bench list` has them all.")
+        raise OptionError(
+            f"There is no experiment {name!r}.{nearest(name, EXPERIMENTS)} "
+            "`minishark bench list` has them all."
+        )
     return EXPERIMENTS[name]
 
 

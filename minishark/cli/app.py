@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 from minishark.cli.cluster_command import cluster as cluster_group
 from minishark.cli.jobs_command import jobs, submit
-from minishark.cli.options import data_options, debug_option, debugging, version_option
+from minishark.cli.options import data_options, debug_option, version_option
 from minishark.cli.serve_command import serve
 from minishark.cli.sql_command import ClosedPipeError, sql
 from minishark.cli.sql_command import run as run_file
@@ -25,6 +25,7 @@ from minishark.cli.tables_command import tables
 from minishark.cli.tpch_command import tpch
 from minishark.cli.ui_command import ui
 from minishark.errors import DataError, MinisharkError, OptionError
+from minishark.model.debugging import debugging
 
 # Errors that the user fixes by writing the command differently.
 _BAD_USAGE = (DataError, OptionError)

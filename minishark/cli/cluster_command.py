@@ -25,7 +25,8 @@ _GROUP_EXAMPLES = """\b
 Examples:
   minishark cluster start                  start a cluster on this machine
   minishark sql "FROM range(3)" --cluster default
-  minishark cluster status
+  minishark cluster list                   those on this machine
+  minishark cluster status                 nodes, memory and sessions of one
   minishark ui                             its page in the browser
   minishark cluster drain node-1           have a node leave without loss
   minishark cluster stop
@@ -216,6 +217,20 @@ def node(
         return run(options, lambda own: click.echo(f"node {own.name} at {own.service}"))
 
 
+@cluster.command(name="list")
+@debug_option
+def list_clusters() -> None:
+    """List the clusters that were started on this machine."""
+    from minishark.cli.console import print_rows
+    from minishark.cluster.launch import running_clusters
+
+    rows = [
+        (record.name, len(record.nodes) - len(record.ended), len(record.ended), record.live_address)
+        for record in running_clusters()
+    ]
+    print_rows(("cluster", "nodes", "ended", "address"), rows, none="no clusters")
+
+
 @cluster.command()
 @click.argument("which", metavar="[NAME|ADDRESS]", default=_DEFAULT)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with more details.")
@@ -226,11 +241,12 @@ def status(*, which: str, as_json: bool, keys: str | None) -> None:
     import msgspec
 
     from minishark.cli.console import print_json
-    from minishark.cluster.launch import ended_nodes, resolve
+    from minishark.cluster.launch import located
     from minishark.cluster.status import survey
 
-    seen = survey(*resolve(which, keys))
-    ended = ended_nodes(which)
+    address, found, record = located(which, keys)
+    seen = survey(address, found)
+    ended = () if record is None else record.ended
     if as_json:
         sessions = [
             {name: getattr(session, name) for name in _SESSION} for session in seen.sessions

@@ -10,14 +10,13 @@ from minishark.cli.console import open_reporter
 from minishark.cli.tpch.generate import scale_folder, scale_text
 from minishark.cli.tpch.locations import default_data_folder, sample_folder
 from minishark.cli.tpch.run import default_replicas
-from minishark.cli.tpch.tables import find_tables, load_tables, tpch_tables
+from minishark.cli.tpch.tables import FILES, find_tables, is_table, load_tables, tpch_tables
 from minishark.errors import DataError, OptionError
 
 if TYPE_CHECKING:
     from minishark.session.session import Session
 
 _DEFAULT_SCALE = 0.1
-_FILES = (".parquet", ".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 
 
 def chosen_tables(scale: float | None, data: Sequence[Path]) -> Mapping[str, str]:
@@ -48,9 +47,9 @@ def chosen_tables(scale: float | None, data: Sequence[Path]) -> Mapping[str, str
 def tables_at(path: Path) -> Mapping[str, str]:
     """The tables of a folder, or one of the file's name."""
     if path.is_file():
-        if path.name.lower().removesuffix(".gz").endswith(_FILES):
+        if is_table(path):
             return {path.name.partition(".")[0]: str(path)}
-        raise DataError(f"Can't load {path}: only {', '.join(_FILES)} are supported.")
+        raise DataError(f"Can't load {path}: only {', '.join(FILES)} are supported.")
     return find_tables(path)
 
 

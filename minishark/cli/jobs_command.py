@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import re
 import sys
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _STATUS_FAILURE = 1
 _FOLLOW_S = 0.3
-_SIMILAR = 0.8  # of two options, one of which is misspelt
+_SIMILAR = 0.8  # to an option: else it is the program's
 _SUBMIT_EXAMPLES = """\b
 Examples:
   minishark submit report.py --cluster default
@@ -73,15 +72,16 @@ class _SubmitCommand(click.Command):
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         """Refuse what is probably misspelt; whatever follows `--` is the program's."""
+        from minishark.dataframe.names import nearest
+
         own = [option for parameter in self.params for option in parameter.opts]
         for text in itertools.takewhile(lambda text: text != "--", args):
             option = text.partition("=")[0]
             if option in own or not option.startswith("--"):
                 continue
-            if similar := difflib.get_close_matches(option, own, 1, _SIMILAR):
+            if near := nearest(option, own, alike=_SIMILAR):
                 raise click.UsageError(
-                    f"No such option: {option}. Did you mean {similar[0]}? "
-                    "If it is the program's, write it after --.",
+                    f"No such option: {option}.{near} If it is the program's, write it after --.",
                     context,
                 )
         return super().parse_args(context, args)

@@ -11,19 +11,14 @@ from typing import Any, TypeVar
 import click
 
 from minishark.errors import OptionError
+from minishark.model.debugging import DEBUG
 from minishark.session.options import OPTIONS, Kind
 
 TEXT_FORMATS = ("csv", "tsv", "json", "jsonlines", "markdown", "line")
 FILE_FORMATS = ("parquet", "arrow")
 FORMATS = ("table", *TEXT_FORMATS, *FILE_FORMATS)
 """Output formats; those of FILE_FORMATS are binary and need a file."""
-_DEBUG = "MINISHARK_DEBUG"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-def debugging() -> bool:
-    """Whether errors are printed with their traceback."""
-    return os.environ.get(_DEBUG, "") not in ("", "0")
 
 
 def cluster_arguments(
@@ -39,7 +34,7 @@ def cluster_arguments(
 
 def _enable_debugging(_context: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if value:
-        os.environ[_DEBUG] = "1"
+        os.environ[DEBUG] = "1"
 
 
 def _print_version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -89,7 +84,7 @@ debug_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_enable_debugging,
-    help=f"Show tracebacks; so does {_DEBUG}=1.",
+    help=f"Show tracebacks; so does {DEBUG}=1.",
 )
 version_option = click.option(
     "--version",
@@ -195,8 +190,8 @@ data_options = _several(
         type=click.Path(path_type=Path),
         metavar="PATH",
         multiple=True,
-        help="Load a file, or a folder of Parquet tables (files <table>.parquet, or folders "
-        "<table>/*.parquet). Repeatable. With --scale: the folder of all TPC-H data.",
+        help="Load a file, or a folder of tables (files <table>.parquet, .csv, .json ..., or "
+        "folders of such files). Repeatable. With --scale: the folder of all TPC-H data.",
     ),
     nodes_option,
     memory_option,

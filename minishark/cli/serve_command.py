@@ -44,7 +44,7 @@ Examples:
     type=click.Path(path_type=Path),
     metavar="PATH",
     multiple=True,
-    help="Load a file, or a folder of Parquet tables. Repeatable.",
+    help="Load a file, or a folder of tables. Repeatable.",
 )
 @nodes_option
 @memory_option

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -285,18 +286,18 @@ def function_error(detail: ProblemDetail, node: str, place: str = "") -> Excepti
     # It carries the remote traceback and the partition in a note, and a FunctionError with them as
     # attributes as its cause.
     place = place or f"in partition {detail.partition} on {node}"
-    note = f"\n\n{detail.traceback}" if detail.traceback else ""
+    error: Exception | None = None
+    if detail.pickled:
+        with contextlib.suppress(Exception):  # unpickling runs the user's code
+            error = cloudpickle.loads(detail.pickled)
+    note = f"\n\n{detail.traceback}" if detail.traceback and error is None else ""
     cause = FunctionError(
         f"{detail.message} ({place}){note}",
         partition=detail.partition,
         node=node,
         traceback=detail.traceback,
     )
-    if not detail.pickled:
-        return cause
-    try:
-        error = cloudpickle.loads(detail.pickled)
-    except Exception:  # noqa: BLE001 - unpickling runs the user's code
+    if error is None:
         return cause
     assert isinstance(error, Exception)
     error.add_note(f"Raised {place}:\n{detail.traceback}")

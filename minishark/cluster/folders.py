@@ -86,8 +86,7 @@ def make_folders(shared_memory: Path | None = None) -> ClusterFolders:
     # temporary files is not writable.
     shared_memory = shared_memory or SHARED_MEMORY
     temporary = Path(tempfile.gettempdir())
-    for parent in (shared_memory, temporary):
-        reap(parent)
+    reap_all(shared_memory)
     with contextlib.ExitStack() as undo:  # Ctrl-C may come at any time
         try:
             disk, lock = _locked_folder(temporary, undo)
@@ -183,6 +182,12 @@ def _candidates(parent: Path) -> list[Path]:
     with contextlib.suppress(OSError):
         return list(parent.glob(f"{_PREFIX}*"))
     return []
+
+
+def reap_all(shared_memory: Path | None = None) -> None:
+    """Remove what dead sessions and nodes of this user left in shared memory and on disk."""
+    for parent in (shared_memory or SHARED_MEMORY, Path(tempfile.gettempdir())):
+        reap(parent)
 
 
 def reap(parent: Path) -> None:

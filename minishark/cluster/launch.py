@@ -22,7 +22,7 @@ import psutil
 
 from machine_kit.logs import log_tail
 from minishark.cluster.connections import Connections
-from minishark.cluster.folders import ClusterFolders, make_folders, remove_folder
+from minishark.cluster.folders import ClusterFolders, make_folders, reap_all, remove_folder
 from minishark.cluster.joining import peer_session
 from minishark.cluster.keys import Keys, fresh_keys, load_keys, write_keys
 from minishark.cluster.machine import live_process, node_memory
@@ -70,6 +70,11 @@ class ClusterRecord(msgspec.Struct, frozen=True):
     @property
     def is_alive(self) -> bool:
         return any(node.process() is not None for node in self.nodes)
+
+    @property
+    def ended(self) -> tuple[NodeProcess, ...]:
+        """Nodes that were started on this machine, and drained, killed or died since."""
+        return tuple(node for node in self.nodes if node.process() is None)
 
     @property
     def live_address(self) -> str:
@@ -129,24 +134,39 @@ def resolve(cluster: str, keys: str | None, *, waits: bool = True) -> tuple[str,
     Raises:
         ClusterError: there is none.
     """
+    return located(cluster, keys, waits=waits)[:2]
+
+
+def located(
+    cluster: str, keys: str | None, *, waits: bool = True
+) -> tuple[str, str | Keys | None, ClusterRecord | None]:
+    """The same, and the record of a cluster that was named by one."""
     if is_rendezvous(cluster):
         cluster = head_in(cluster) if waits else head_in(cluster, 0.0)
     elif (elsewhere := kept(cluster)) is not None:
         platform, name = elsewhere
-        return platform.contact(name)
-    address, recorded = cluster, None
-    if "://" not in cluster:
-        record = find_cluster(cluster)
-        address, recorded = record.live_address, record.keys
-    folder = keys or recorded or os.environ.get(KEYS_VARIABLE)
-    return address, folder and str(Path(folder).expanduser())
+        return *platform.contact(name), None
+    record = None if "://" in cluster else find_cluster(cluster)
+    address = cluster if record is None else record.live_address
+    folder = keys or (record and record.keys) or os.environ.get(KEYS_VARIABLE)
+    return address, folder and str(Path(folder).expanduser()), record
 
 
 def find_cluster(name: str) -> ClusterRecord:
     """The running cluster with that name or record file; ClusterError if there is none."""
+    record = _read_record(name)
+    if not record.is_alive:
+        raise ClusterError(
+            f"All nodes of cluster {record.name} have ended: start it again with "
+            f"`minishark cluster start --name {record.name}`."
+        )
+    return record
+
+
+def _read_record(name: str) -> ClusterRecord:
     path = Path(name) if "/" in name else state_folder() / f"{name}.json"
     try:
-        record = msgspec.json.decode(path.read_bytes(), type=ClusterRecord)
+        return msgspec.json.decode(path.read_bytes(), type=ClusterRecord)
     except FileNotFoundError:
         names = ", ".join(record.name for record in running_clusters()) or "none"
         raise ClusterError(
@@ -155,23 +175,10 @@ def find_cluster(name: str) -> ClusterRecord:
         ) from None
     except (OSError, msgspec.MsgspecError) as error:
         raise ClusterError(f"{path} is not a cluster record: {error}") from error
-    if not record.is_alive:
-        raise ClusterError(f"Cluster {record.name} has stopped; start it again.")
-    return record
-
-
-def ended_nodes(cluster: str) -> tuple[NodeProcess, ...]:
-    """Nodes that were started on this machine with a cluster, and drained, killed or died since.
-
-    Of a cluster that is not named as `find_cluster` takes it, none.
-    """
-    if "://" in cluster or is_rendezvous(cluster) or kept(cluster) is not None:
-        return ()
-    return tuple(node for node in find_cluster(cluster).nodes if node.process() is None)
 
 
 def running_clusters() -> tuple[ClusterRecord, ...]:
-    """The clusters on this machine, by name; removes stale records."""
+    """The clusters on this machine, by name; removes records and folders of those that ended."""
     running = []
     for path in sorted(state_folder().glob("*.json")):
         try:
@@ -181,7 +188,7 @@ def running_clusters() -> tuple[ClusterRecord, ...]:
         if record.is_alive:
             running.append(record)
         else:
-            _forget(record)
+            forget_cluster(record)
     return tuple(running)
 
 
@@ -340,10 +347,16 @@ def _log_tail(node: NodeProcess) -> str:
 
 
 def stop_cluster(name: str) -> ClusterRecord:
-    record = find_cluster(name)
+    """End the nodes of a cluster on this machine, and remove what they and dead programs left.
+
+    Raises:
+        ClusterError: there is no record of it, or it is being started or stopped.
+    """
+    record = _read_record(name)
     with _locked(record.name):
         _end(record.nodes)
         _forget(record)
+    reap_all()
     return record
 
 

@@ -18,7 +18,7 @@ from minishark.errors import DataError, OptionError
 from minishark.worker.call_policy import CallPolicy
 from minishark.worker.call_shapes import Shape
 from minishark.worker.calls import MapCalls, is_async, makes_instances
-from minishark.worker.functions import Function
+from minishark.worker.functions import Function, note_call
 from minishark.worker.protocol import TaskFunction
 from minishark.worker.values import unsendable
 
@@ -53,7 +53,11 @@ class EachRow:
 
     def __call__(self, rows: Iterator[Row]) -> None:
         for row in rows:
-            self.fn(row)
+            try:
+                self.fn(row)
+            except Exception as error:
+                note_call(error, row)
+                raise
 
 
 ON_ERROR = ("raise", "null", "quarantine")
@@ -125,7 +129,7 @@ def pickled(label: str, function: Any) -> bytes:
 
 def check_callable(label: str, fn: object) -> None:
     if not callable(fn):
-        raise OptionError(f"{label}() takes a function, not a {type(fn).__name__}.")
+        raise OptionError(f"{label}() takes a function, not {type(fn).__name__}.")
 
 
 def takes_key(label: str, fn: Callable[..., Any]) -> bool:

@@ -27,6 +27,7 @@ from minishark.dataframe.column import (
     flat,
     generator,
 )
+from minishark.dataframe.doors import doors
 from minishark.dataframe.grouped import GroupedData
 from minishark.dataframe.join import join, lateral_join
 from minishark.dataframe.lazy_query import Frame, LazyQuery, query_of, wide_integers
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@doors
 class DataFrame(Frame, CamelCase):
     """A lazy query; it runs for each action, and its rows are kept only by `persist`.
 

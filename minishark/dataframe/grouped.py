@@ -24,6 +24,7 @@ from minishark.dataframe.column import (
     sum_of,
     with_row_numbers,
 )
+from minishark.dataframe.doors import doors
 from minishark.dataframe.lazy_query import F, LazyQuery, framed, query_of
 from minishark.dataframe.local import SchemaLike
 from minishark.dataframe.names import CamelCase, readable
@@ -47,6 +48,7 @@ _BEGINS, _SESSION = "minishark_session", "session_window"
 _ROW = "minishark_row"  # the number of a row
 
 
+@doors
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedData(CamelCase, Generic[F]):
     """The result of `DataFrame.group_by`; aggregates make a DataFrame of it.
@@ -72,6 +74,25 @@ class GroupedData(CamelCase, Generic[F]):
     pivot_on: Column | None = None
     pivot_values: tuple[Any, ...] = ()
     positions: tuple[tuple[int, ...], ...] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        """As of all such classes; groups have no rows, which people ask them for."""
+        if name in (
+            "collect",
+            "show",
+            "limit",
+            "filter",
+            "select",
+            "to_pandas",
+            "toPandas",
+            "write",
+        ):
+            raise AttributeError(
+                f"Groups have no rows, and so no {name}: aggregate them first, as in .count() or "
+                '.agg(F.sum("column")).',
+                name=name,
+            )
+        return CamelCase.__getattr__(self, name)
 
     def __getitem__(self, name: Any) -> Any:
         """Groups have no columns of their own.

@@ -13,7 +13,7 @@ from minishark.compiler.sql.connection import aside
 from minishark.dataframe.column import sql_type
 from minishark.dataframe.names import ident
 from minishark.dataframe.row import Row
-from minishark.dataframe.types import StructType, duckdb_schema
+from minishark.dataframe.types import StructType, duckdb_schema, duckdb_type
 from minishark.errors import DataError
 from minishark.model.expressions import quote
 from minishark.tables.sources import arrow_table
@@ -23,6 +23,7 @@ SchemaLike: TypeAlias = Sequence[str] | Mapping[str, Any] | pa.Schema | StructTy
 a StructType; or None."""
 
 
+_TYPE_ALONE = re.compile(r"\w+(?:\([\d, ]+\))?|(?:array|map)<.*>", re.IGNORECASE)
 _OF_PYSPARK = re.compile(r"[<:]|\b(timestamp_ntz|timestamp_ltz|variant|void)\b", re.IGNORECASE)
 _CONVERSION_ERRORS = (OverflowError, TypeError, ValueError)
 
@@ -78,6 +79,8 @@ def names_and_types(schema: SchemaLike) -> tuple[tuple[str, ...] | None, tuple[s
             return tuple(schema), tuple(sql_type(type_) for type_ in schema.values())
         case StructType():
             return tuple(schema.names), tuple(field.dataType.sql() for field in schema)
+        case str() if _TYPE_ALONE.fullmatch(schema.strip()):  # as in PySpark
+            return _declared(f"value {duckdb_type(schema.strip())}")
         case str():
             of_pyspark = _OF_PYSPARK.search(schema) is not None
             return _declared(duckdb_schema(schema) if of_pyspark else schema)

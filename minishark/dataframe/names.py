@@ -62,13 +62,19 @@ def snake_case(name: str) -> str:
     return _HUMP.sub(lambda hump: f"_{hump[0]}", name).lower()
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """A suggestion, " Did you mean x or y?"; empty if no known name is similar."""
+def nearest(name: str, names: Iterable[str], *, alike: float = 0.6) -> str:
+    """A suggestion, " Did you mean x or y?"; empty if no name is similar.
+
+    Args:
+        name: what was typed.
+        names: those that there are.
+        alike: how similar they have to be, from 0 to 1.
+    """
     by_folded = {snake_case(item): item for item in names}
-    alike = difflib.get_close_matches(snake_case(name), by_folded, n=3, cutoff=0.6)
-    if not alike:
+    near = difflib.get_close_matches(snake_case(name), by_folded, n=3, cutoff=alike)
+    if not near:
         return ""
-    return f" Did you mean {' or '.join(by_folded[item] for item in alike)}?"
+    return f" Did you mean {' or '.join(by_folded[item] for item in near)}?"
 
 
 def spelt_otherwise(name: str, names: Iterable[str]) -> str | None:

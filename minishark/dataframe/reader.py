@@ -9,6 +9,7 @@ from typing import Any
 
 from minishark.dataframe.column import Column, call
 from minishark.dataframe.dates import date_pattern
+from minishark.dataframe.doors import doors
 from minishark.dataframe.frame import DataFrame, relation_frame, source_frame
 from minishark.dataframe.literals import literal
 from minishark.dataframe.local import SchemaLike, names_and_types
@@ -39,6 +40,7 @@ _NAMING = ("header", "names", "column_names", "columns")  # options that say wha
 _NUMBERED = re.compile(r"^column(\d+)$")  # DuckDB's name of a column without a name
 
 
+@doors
 class DataFrameReader(CamelCase):
     """`session.read`: files as DataFrames, which read them again for each action.
 
@@ -85,6 +87,8 @@ class DataFrameReader(CamelCase):
         if self._kind is None:
             raise OptionError("Call format() before load(), or csv(), json() or parquet().")
         kind = self._kind
+        if kind != "parquet" and "schema" in options:  # as in PySpark; DuckDB has none but there
+            return self.schema(options.pop("schema")).load(path, **options)
         merged, is_permissive = _without_mode(kind, {**self._options, **options})
         listed = _listed(path, kind)
         names, types = names_and_types(self._schema)
@@ -115,7 +119,7 @@ class DataFrameReader(CamelCase):
         return self.format("parquet").load([str(path) for path in paths], **options)
 
     def csv(self, path: str | Path | list[str], **options: Any) -> DataFrame:
-        """CSV files; DuckDB detects their dialect and types.
+        """CSV files; DuckDB detects their dialect and types, unless `schema` names the columns.
 
         Without `header=True`, the first line is a row, and columns are called `_c0`, `_c1` ...;
         `header="auto"` has DuckDB guess.

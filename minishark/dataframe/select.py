@@ -41,6 +41,11 @@ from minishark.dataframe.subqueries import mark, new_alias
 from minishark.errors import ColumnError, OptionError, UnsupportedError
 from minishark.model.expressions import Schema, numbered, quote_text
 
+_UNNAMED = re.compile(r"_c\d+").fullmatch  # as CSV files have it that are read without a header
+_HEADER = (
+    " If the first line of the CSV file has their names, pass header=True to read.csv(); else name "
+    'them by .to_df("a", "b" ...).'
+)
 _LINE_MAX = 88
 # Of chains of verbs, which are not indented, as each level would add to every line, and not bound
 # again with each verb.
@@ -563,7 +568,7 @@ def _only(places: list[int], reference: Reference, attributes: Sequence[Attribut
         )
     raise ColumnError(
         f"There is no column {reference.name!r}.{nearest(reference.name, names)} "
-        f"The columns are {', '.join(names)}."
+        f"The columns are {', '.join(names)}.{_HEADER if all(map(_UNNAMED, names)) else ''}"
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from minishark.dataframe.column import column_or_name, flat, only_reference
+from minishark.dataframe.doors import doors
 from minishark.dataframe.lazy_query import Frame, framed, query_of
 from minishark.dataframe.literals import literal
 from minishark.dataframe.names import CamelCase, changed, ident, nearest
@@ -24,6 +25,7 @@ _WRITTEN_ELSEWHERE = {
 _MODES = ("error", "errorifexists", "overwrite", "append", "ignore")
 
 
+@doors
 class DataFrameWriter(CamelCase):
     """`df.write`: runs the DataFrame, and writes its rows to files or a table.
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from minishark.compiler.sql.connection import aside
 from minishark.dataframe import DataFrame
+from minishark.dataframe.doors import doors
 from minishark.dataframe.literals import literal
 from minishark.dataframe.local import SchemaLike, declared_columns
 from minishark.dataframe.names import CamelCase, camel_keywords, ident, nearest
@@ -96,6 +97,7 @@ class ColumnInfo:
     type: str
 
 
+@doors
 @dataclass(frozen=True, slots=True)
 class SessionCatalog(CamelCase):
     """`session.catalog`: tables, views and columns.

@@ -105,7 +105,7 @@ class Option:
         elif type_ is not object:
             fits = isinstance(value, type_) and isinstance(value, bool) is (type_ is bool)
             if not fits or not self.least <= value <= self.most:
-                raise OptionError(f"{name} must be {self.range}.")
+                raise OptionError(f"{name} must be {self.range}, not {value!r}.")
 
     def parsed(self, name: str, text: str) -> Any:
         """The value for which a text stands in a URL or a command.

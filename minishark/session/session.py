@@ -17,6 +17,7 @@ from minishark.cluster.wire import own_versions
 from minishark.compiler.physical.options import PlannerOptions, check_partitions
 from minishark.compiler.sql.statements import ParsedStatement
 from minishark.dataframe import DataFrame
+from minishark.dataframe.doors import doors
 from minishark.dataframe.frame import (
     cached_frame,
     reading,
@@ -26,7 +27,7 @@ from minishark.dataframe.frame import (
     view_frame,
 )
 from minishark.dataframe.local import SchemaLike, local_table
-from minishark.dataframe.names import CamelCase, ident
+from minishark.dataframe.names import CamelCase, camel_keywords, ident
 from minishark.dataframe.parameters import with_dollars, with_values
 from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.runtime import note_session
@@ -79,6 +80,7 @@ class _Builder:
         return SessionBuilder(connect, {})
 
 
+@doors
 class Session(Operations, CamelCase):
     """Tables in a cluster's memory, and SQL over them; use `connect` to make one.
 
@@ -411,10 +413,13 @@ class Session(Operations, CamelCase):
         """
         return cached_frame(self._runtime, self._runtime.store_rows(local_table(data, schema)))
 
-    def range(self, start: int, end: int | None = None, step: int = 1) -> DataFrame:
+    @camel_keywords
+    def range(
+        self, start: int, end: int | None = None, step: int = 1, num_partitions: int | None = None
+    ) -> DataFrame:
         """The whole numbers from `start` up to, not including, `end`, as a column `id`.
 
-        With one argument, they start at 0.
+        With one argument, they start at 0; `num_partitions` divides them, see `repartition`.
 
         Examples:
             >>> [row.id for row in session.range(1, 10, 3).collect()]
@@ -424,7 +429,8 @@ class Session(Operations, CamelCase):
         if not step:
             raise OptionError("step can't be 0.")
         sql = f"SELECT range AS id FROM range({first:d}, {last:d}, {step:d})"
-        return statement_frame(self._runtime, sql, self._runtime.bind(sql))
+        numbers = statement_frame(self._runtime, sql, self._runtime.bind(sql))
+        return numbers if num_partitions is None else numbers.repartition(num_partitions)
 
     def from_relation(self, relation: Any) -> DataFrame:
         """Load the rows of a DuckDB relation, computed on its own connection, as a DataFrame."""

@@ -16,7 +16,7 @@ from minishark.dataframe import DataFrame
 from minishark.dataframe.frame import local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, TaskFailedError, UnsupportedError
 from minishark.session.runtime import Runtime
-from minishark.session.variables import variable_advice
+from minishark.session.variables import missing_table_advice
 from minishark.sources.filesystems import check_readable
 from minishark.tables.stores import counted
 
@@ -154,7 +154,8 @@ class Statements:
                 options = (option for word, option in _OPTIONS.items() if word in sql.lower())
                 option = next(options, "memory, nodes and more")
                 raise UnsupportedError(
-                    f"minishark chooses this setting itself: connect() takes {option}."
+                    f"minishark chooses this setting itself ({sql.strip()}): "
+                    f"connect() takes {option}."
                 )
             case kinds.Setting():
                 runtime.definitions.set(sql)
@@ -184,7 +185,8 @@ class Statements:
                 runtime.planning.check_prepared(query.sql)
             except QueryError as error:
                 if not (runtime.scratch.has_own and runtime.scratch.can_prepare(query.sql)):
-                    raise QueryError(f"{error}{variable_advice(str(error))}") from error
+                    advice = missing_table_advice(str(error), runtime.table_names)
+                    raise QueryError(f"{error}{advice}") from error
 
     def _prepared_statement(self, name: str) -> str:
         if name not in self._prepared:
@@ -211,7 +213,8 @@ class Statements:
                     except TaskFailedError as same:
                         if str(same) != str(error):  # it binds there, but fails
                             raise
-                raise QueryError(f"{error}{variable_advice(str(error))}") from error
+                advice = missing_table_advice(str(error), runtime.table_names)
+                raise QueryError(f"{error}{advice}") from error
             return statement_frame(runtime, sql, bound.schema, explain=explain)
 
     def _query_in_scratch(self, sql: str, explain: str | None) -> DataFrame:

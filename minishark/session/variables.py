@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
@@ -13,16 +14,22 @@ _MISSING = re.compile(r"Table with name (\w+) does not exist")
 _FRAMES_MAX = 100
 
 
-def variable_advice(message: str) -> str:
-    """What to do if the table that a statement lacks is a variable of who runs it; or nothing.
+def missing_table_advice(message: str, tables: Iterable[str]) -> str:
+    """What to do if the table that a statement lacks is elsewhere; or nothing.
+
+    That is in another schema, or in a variable of who runs it.
 
     Args:
         message: why the statement did not bind.
+        tables: the names of all tables.
     """
     missing = _MISSING.search(message)
     if missing is None:
         return ""
     name = missing[1]
+    elsewhere = [table for table in tables if table.lower().endswith(f".{name.lower()}")]
+    if elsewhere:
+        return f"\n\nThere is {' and '.join(elsewhere)}: write the schema, too."
     value = _variable(name)
     if isinstance(value, DataFrame):
         return f'\n\nThe variable {name} becomes a view by {name}.create_temp_view("{name}").'

@@ -10,6 +10,7 @@ import glob
 import hashlib
 import operator
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -235,15 +236,22 @@ def named_files(pattern: str | Path, reach: Reach) -> FileSource:
         return readable or files
 
     files = find()
-    readers = {reader_of(file.path) for file in files}
-    if len(readers) != 1 or "" in readers:
+    counts = Counter(reader_of(file.path) for file in files)
+    reader = counts.most_common(1)[0][0]
+    if not reader:
         raise DataError(
-            f"Can't tell how to read {files[0].path}; files may end in "
-            f"{', '.join(sorted(ENDINGS))}, all alike."
+            f"Can't tell how to read {files[0].path}: its name has to end in {', '.join(ENDINGS)}."
+        )
+    other = next((file.path for file in files if reader_of(file.path) != reader), None)
+    if other is not None:
+        usual = next(file.path for file in files if reader_of(file.path) == reader)
+        raise DataError(
+            f"{other} can't be read as {usual} is: the files of a table are of one kind. Name "
+            f"those that belong to it, such as {Path(usual).parent}/*{Path(usual).suffix}."
         )
     return FileSource(
         name=str(pattern),
-        reader=readers.pop(),
+        reader=reader,
         find=find,
         options={"union_by_name": "true"},
         reach=reach,

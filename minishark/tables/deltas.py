@@ -33,7 +33,7 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -48,7 +48,7 @@ from minishark.model.expressions import Column
 from minishark.model.predicates import Predicate
 from minishark.query.inputs import lost_partitions, partition_slices
 from minishark.sources.bounds import Bounds, may_match
-from minishark.worker.columns import as_numbers, integers
+from minishark.worker.columns import as_numbers, integers, no_texts
 from minishark.worker.dictionaries import dictionary_type, without_dictionaries
 from minishark.worker.outputs import BATCH_ROWS
 from minishark.worker.protocol import FileSlice
@@ -339,11 +339,11 @@ class DeltaWriter:
         if bounds is None:
             import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need
 
-            extremes = [pc.min_max(chunk).as_py() for chunk in column.chunks]
+            extremes = [pc.min_max(chunk) for chunk in column.chunks]
             bounds = [
                 Bounds(
-                    minimum=extreme["min"],
-                    maximum=extreme["max"],
+                    minimum=_bound(extreme["min"]),
+                    maximum=_bound(extreme["max"]),
                     nulls=chunk.null_count,
                     rows=len(chunk),
                 )
@@ -540,8 +540,8 @@ class DeltaWriter:
             if not pa.types.is_dictionary(wanted.type):
                 columns[position] = columns[position].cast(wanted.type)
                 continue
-            begin = store.read((_all_rows(first, 1),))
-            values = begin.column(position).chunk(0).dictionary
+            chunks = store.read((_all_rows(first, 1),)).column(position).chunks
+            values = chunks[0].dictionary if chunks else no_texts().cast(wanted.type.value_type)
             longer = dictionaries.get(position)
             if longer is not None and longer[: len(values)].equals(values):
                 values = longer
@@ -584,6 +584,14 @@ def replaced_meanwhile(name: str) -> str:
 def _all_rows(item: FileSlice, batches: int | None = None) -> FileSlice:
     """All rows of a file, or of its first batches, those that are deleted, too."""
     return structs.replace(item, last=batches, deleted=b"", numbered_from=None)
+
+
+def _bound(value: pa.Scalar) -> Any:
+    """A bound as Python has it; None, for unknown, for a date that Python lacks."""
+    try:
+        return value.as_py()
+    except OverflowError:
+        return None
 
 
 def _taken(rows: pa.Table, places: NDArray[np.int64]) -> pa.Table:

@@ -69,6 +69,7 @@ ONLY_PLAIN = (
     "Columns, rows, defaults, checks and keys are all that there can be to know of a shared table, "
     "in types that Arrow has: no foreign keys, generated columns, indexes, ENUMs or collations."
 )
+_CONSTANT_BYTES_MAX = 1_024  # of a column that is added, as readers repeat it for each row
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,8 @@ class MemoryStore(TableStore):
             raise CatalogError(f"There is a source called {name!r}; drop it first.")
         if not replace and (name in context.catalog or name.lower() in context.scratch.own_tables):
             raise AlreadyExistsError(
-                f"There is a table called {name!r} already; pass replace=True."
+                f"There is a table called {name!r} already; pass replace=True, or to a writer "
+                "mode('overwrite')."
             )
 
     def _has_view(self, name: str) -> bool:
@@ -433,6 +435,8 @@ class MemoryStore(TableStore):
         added = context.scratch.added_column(statement.sql, changed.shell, varies)
         if not isinstance(added, AddedColumn):
             return added
+        if added.row.nbytes > _CONSTANT_BYTES_MAX:
+            return None
         changed.add_column(added)
         return added.answer
 

@@ -538,14 +538,14 @@ class ScratchDatabase:
     ) -> MadeRows:
         read = {name: r for name, r in ((ROWS, given), (_STORED, stored)) if r is not None}
         types = self._types_of_users()
-        with types, self._made(sql, shell, read), contextlib.ExitStack() as stack:
+        with types, self._layout() as as_stored, self._made(sql, shell, read):
             table, before = f"memory.main.{quote(shell.name)}", quote(_STORED)
             if stored is not None:
                 number = quote(stored.column_names[-1])
                 self._run(f"INSERT INTO {table} SELECT * EXCLUDE ({number}) FROM {before}")
             answer = self._answer(sql)
             self._keep_types()
-            stack.enter_context(self._stored_layout(shell.types))
+            as_stored(shell.types)
             keys = [
                 self._new_keys(table, columns, has_stored=stored is not None)
                 for columns in shell.keys
@@ -868,6 +868,11 @@ class ScratchDatabase:
                 f"greatest(map {{{rows}}}[table_name], estimated_size) ELSE estimated_size END "
                 "AS estimated_size) FROM system.main.duckdb_tables()"
             )
+            self._run(
+                "CREATE TEMP MACRO duckdb_functions() AS TABLE FROM system.main.duckdb_functions() "
+                "WHERE database_name <> 'temp' "
+                "OR function_name NOT IN ('duckdb_tables', 'duckdb_functions')"
+            )
 
     def _read_in(self, sql: str, names: list[str]) -> list[str]:
         """Those of the tables whose rows a statement may read, seen through views and macros."""
@@ -980,7 +985,7 @@ class ScratchDatabase:
             varies: tells whether an expression may have another value in each row.
         """
         types_of_users = self._types_of_users()
-        with self._made(sql, shell):
+        with self._layout() as as_stored, self._made(sql, shell):
             before = self._described(shell.name)
             with types_of_users:
                 answer = self._answer(sql)
@@ -1001,9 +1006,12 @@ class ScratchDatabase:
             if varies(default):
                 return None
             column = Column(relation.columns[position], types[position])
-            with self._stored_layout(types[position:]):
+            as_stored(types[position:])
+            try:
                 value = f"SELECT CAST(({default}) AS {column.type}) AS {quote(column.name)}"
                 row = self._executed(value)
+            except (QueryError, TaskFailedError):
+                return None  # which a table without rows does not mind
             return AddedColumn(
                 answer=answer,
                 column=column,
@@ -1013,14 +1021,20 @@ class ScratchDatabase:
             )
 
     @contextlib.contextmanager
-    def _stored_layout(self, types: Sequence[str]) -> Iterator[None]:
-        """A block in which rows of these types come as they are stored in tables."""
-        settings = {k: v for k, v in stored_settings(types).items() if k not in _SETTINGS}
-        with contextlib.ExitStack() as stack:
-            for name, value in settings.items():
-                stack.callback(self._run, f"RESET SESSION {name}")
-                self._run(f"SET SESSION {name} = {value}")
-            yield
+    def _layout(self) -> Iterator[Callable[[Sequence[str]], None]]:
+        """A block with a function, after which rows of types come as they are stored in tables.
+
+        It is around transactions: what is set outlives them, and can't be reset in one that failed.
+        """
+        with self._lock, contextlib.ExitStack() as stack:
+
+            def as_stored(types: Sequence[str]) -> None:
+                for name, value in stored_settings(types).items():
+                    if name not in _SETTINGS:
+                        stack.callback(self._run, f"RESET SESSION {name}")
+                        self._run(f"SET SESSION {name} = {value}")
+
+            yield as_stored
 
     def loaded(self, table: ScratchTable) -> None:
         """`table` was loaded, or stays here; if it has changed again since, it is still to load."""

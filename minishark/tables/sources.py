@@ -101,6 +101,17 @@ def arrow_table(data: Any) -> pa.Table:
     )
 
 
+def check_text(table: pa.Table) -> None:
+    """Raise DataError for text that is not UTF-8: whoever reads it fails, or gets it wrong."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid as error:
+                message = f"Column {name} has text that is not UTF-8: {error}"
+                raise DataError(message) from error
+
+
 def _relation_table(relation: duckdb.DuckDBPyRelation) -> pa.Table:
     """A relation's rows, without loss of types such as HUGEINT or TIMETZ."""
     setting = "arrow_lossless_conversion"

@@ -67,6 +67,7 @@ from minishark.tables.shared_tables import SharedTables, is_shared
 from minishark.tables.sources import (
     SourceSize,
     arrow_table,
+    check_text,
     few_rows,
     memory_source,
     pieces_source,
@@ -190,6 +191,7 @@ class Tables:
             data = theirs.pieces(data, self.cluster)
         if not isinstance(data, Source | Pieces):
             data = arrow_table(data)
+            check_text(data)
             small = self._stored_here(name, folder, data, layout, observed)
             if small is not None:
                 if on_progress is not None:

@@ -218,7 +218,8 @@ class Partitioned:
             values = part.source.partitions().values
             plan = MapPlan(
                 function=pool.functions.pickled(
-                    EachOf(_Pipeline(part.transformations, action)), f"the function of {label}"
+                    EachOf(_Pipeline(part.transformations, action), noted=False),
+                    f"the function of {label}",
                 ),
                 options=CallOptions(),
                 items=enumerate(values),

@@ -26,7 +26,7 @@ from minishark.worker.call_log import CallLog
 from minishark.worker.call_policy import CallPolicy, Failed
 from minishark.worker.call_shapes import Declared, Shape
 from minishark.worker.digest import rows_digest
-from minishark.worker.functions import end_copies_of
+from minishark.worker.functions import end_copies_of, note_call
 from minishark.worker.limited import POLL_S, LimitedCalls, TooLongError
 from minishark.worker.outputs import stream
 from minishark.worker.protocol import TaskFunction
@@ -232,7 +232,7 @@ class CallRun:
                     break
                 except Exception as error:  # noqa: BLE001 - whatever user code raises
                     failures += 1
-                    next_step = self._failure(error, failures)
+                    next_step = self._failure(error, failures, argument)
                 if isinstance(next_step, Failed):
                     outcome = next_step
                     break
@@ -285,7 +285,7 @@ class CallRun:
                 break
             except Exception as error:  # noqa: BLE001 - whatever user code raises
                 failures += 1
-                next_step = self._failure(error, failures)
+                next_step = self._failure(error, failures, argument)
             if isinstance(next_step, Failed):
                 outcome = next_step
                 break
@@ -293,7 +293,7 @@ class CallRun:
         self._in_flight.pop(number, None)
         self._ended(block, index, outcome)
 
-    def _failure(self, error: Exception, failures: int) -> Failed | float:
+    def _failure(self, error: Exception, failures: int, argument: Any) -> Failed | float:
         """What becomes of a call that has failed so many times: how long to wait, or its end.
 
         Raises:
@@ -306,6 +306,8 @@ class CallRun:
             self.retried += 1
             return delay_s
         if self.calls.policy.raises:
+            is_row = self.calls.shape.of_rows
+            note_call(error, argument, named="" if is_row else f"{argument.num_rows} rows")
             raise error
         return Failed.of(error, failures)
 

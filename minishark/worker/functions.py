@@ -11,9 +11,11 @@ DuckDB, Arrow or the system.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import linecache
 import os
+import reprlib
 import sys
 import threading
 import time
@@ -74,9 +76,29 @@ class FunctionFailedError(Exception):
         while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_PACKAGE):
             frames = frames.tb_next
         _read_lines(frames)
-        trace = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
-        message = traceback.format_exception_only(error)[-1].strip()
-        return cls(message, trace, _pickled(error))
+        pickled = _pickled(error)
+        described = traceback.TracebackException(type(error), error, frames)
+        notes, described.__notes__ = described.__notes__, None
+        message = list(described.format_exception_only())[-1].strip()
+        if not pickled:  # else the exception tells its notes itself
+            described.__notes__ = notes
+        return cls(message, "".join(described.format()).rstrip(), pickled)
+
+
+_SHOWN = reprlib.Repr()
+_SHOWN.maxlevel = 3
+_SHOWN.maxstring = _SHOWN.maxother = 120
+_SHOWN.maxdict = _SHOWN.maxlist = _SHOWN.maxtuple = 12
+
+
+def note_call(error: BaseException, *arguments: object, named: str = "") -> None:
+    """Have an exception of user code say what it was called with, shortened; or what `named` is."""
+    shown = named or ", ".join(
+        f"{len(item)} bytes" if isinstance(item, bytes | bytearray) else _SHOWN.repr(item)
+        for item in arguments
+    )
+    with contextlib.suppress(TypeError):  # a class may have made its notes something else
+        error.add_note(_sendable(f"Called with: {shown}"))
 
 
 def _sendable(text: str) -> str:
@@ -159,7 +181,12 @@ class MapGroups:
         scalars = tuple(group.column(i)[0] for i in self.keys)
         key = tuple(scalar.as_py() for scalar in scalars) if self.pandas else scalars
         data = group.to_pandas() if self.pandas else group
-        return as_arrow(self.fn(key, data) if self.with_key else self.fn(data))
+        try:
+            return as_arrow(self.fn(key, data) if self.with_key else self.fn(data))
+        except Exception as error:
+            keys = ", ".join(str(group.column(i)[0]) for i in self.keys)
+            note_call(error, named=f"the group of {keys}, {group.num_rows} rows")
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +266,7 @@ def as_arrow(value: Any) -> pa.Table:
     if hasattr(value, "__arrow_c_stream__"):
         return pa.table(value)
     raise FunctionFailedError(
-        f"The function gave a {type(value).__name__}; it must give tables: "
+        f"The function gave {type(value).__name__}; it must give tables: "
         "of pyarrow, pandas, or another library with Arrow streams."
     )
 

@@ -10,7 +10,7 @@ import itertools
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +24,7 @@ from minishark.worker.functions import (
     Interrupted,
     UserCode,
     end_copies_of,
+    note_call,
 )
 from minishark.worker.limited import LimitedCalls, TooLongError
 from minishark.worker.prints import PRINTS
@@ -61,9 +62,11 @@ class EachOf:
     """`fn(item)` for each of a list of items."""
 
     fn: Callable[[Any], Any]
+    noted: bool = True  # whether exceptions say which item it was: not of items of ours
 
     def __call__(self, items: Iterable[Any]) -> list[Any]:
-        return [*map(self.fn, items)]
+        calls = map(self.fn, items)
+        return _collected(calls, items) if self.noted else list(calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,18 @@ class EachOfRows:
     fn: Callable[..., Any]
 
     def __call__(self, rows: Iterable[tuple[Any, ...]]) -> list[Any]:
-        return [*itertools.starmap(self.fn, rows)]
+        return _collected(itertools.starmap(self.fn, rows), rows)
+
+
+def _collected(calls: Iterator[Any], items: Iterable[Any]) -> list[Any]:
+    """The results of one call per item; an exception says which item it was."""
+    results: list[Any] = []
+    try:
+        results.extend(calls)  # a loop in C, which leaves what there was before an exception
+    except Exception as error:
+        note_call(error, next(itertools.islice(items, len(results), None), None))
+        raise
+    return results
 
 
 @dataclass(slots=True, eq=False)

@@ -15,7 +15,12 @@ import duckdb
 import pyarrow as pa
 from duckdb.func import FunctionNullHandling, PythonUDFType
 
-from minishark.worker.functions import FunctionFailedError, Interrupted, end_copies_of
+from minishark.worker.functions import (
+    FunctionFailedError,
+    Interrupted,
+    end_copies_of,
+    note_call,
+)
 from minishark.worker.protocol import ScalarFunction
 
 
@@ -80,6 +85,13 @@ def _keeping_nan(fn: Callable[..., Any]) -> Callable[..., Any]:
         return "nan" if isinstance(result, float) and math.isnan(result) else result
 
     return keeping
+
+
+def _rows(values: Sequence[Any]) -> str:
+    """What a vectorized function is called with: too many values to show; else empty."""
+    if values and isinstance(values[0], pa.Array | pa.ChunkedArray):
+        return f"{len(values[0])} rows"
+    return ""
 
 
 def _whole(array: Any) -> pa.Array:
@@ -158,6 +170,8 @@ class Scalars:
             try:
                 return fn(*values)
             except BaseException as error:
+                if not self._raised:  # DuckDB ends the query: whatever follows is not told
+                    note_call(error, *values, named=_rows(values))
                 self._raised.append(error)
                 raise
             finally:

@@ -274,7 +274,8 @@ class Store:
                     yield path
 
     def _batches(self, reader: pa.RecordBatchFileReader, item: FileSlice) -> pa.Table:
-        last = reader.num_record_batches if item.last is None else item.last
+        last = reader.num_record_batches
+        last = last if item.last is None else min(item.last, last)  # a file may have none at all
         batches = [reader.get_batch(i) for i in range(item.first, last)]
         return pa.Table.from_batches(batches, reader.schema)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TextIO
 
 from sparrow_core.policy.placement import PLACEMENTS, make_placement
 from sparrow_core.protocol.errors import InvalidJob
@@ -38,8 +39,11 @@ def main() -> None:
                 make_placement(placement)
     except InvalidJob as error:
         parser.error(str(error))
-    lines = [f"{'response time, ms':20}" + "".join(f"{f'p{percent}':>9}" for percent in _PERCENTS)]
-    for placement in placements:
+    heads = "".join(f"{f'p{percent}':>9}" for percent in _PERCENTS)
+    _tell(sys.stdout, f"{'response time, ms':20}{heads}\n")
+    for number, placement in enumerate(placements, 1):
+        if sys.stderr.isatty():  # the next line takes its place
+            _tell(sys.stderr, f"simulating {placement}, {number} of {len(placements)} ...\r")
         times_s = response_times_s(
             Workload(
                 load=options.load,
@@ -55,9 +59,14 @@ def main() -> None:
             schedulers=options.schedulers,
             seed=options.seed,
         )
-        figures = (f"{percentile(times_s, percent) * 1000:9.1f}" for percent in _PERCENTS)
-        lines.append(f"{placement:20}" + "".join(figures))
-    sys.stdout.write("\n".join(lines) + "\n")
+        figures = "".join(f"{percentile(times_s, percent) * 1000:9.1f}" for percent in _PERCENTS)
+        _tell(sys.stdout, f"{placement:20}{figures}\n")
+
+
+def _tell(stream: TextIO, text: str) -> None:
+    """Write at once: the next line takes its time."""
+    stream.write(text)
+    stream.flush()
 
 
 if __name__ == "__main__":

@@ -169,7 +169,7 @@ def test_json_has_parameters_versions_and_every_repetition(
         (["tpch", "--json", "/"], "Can't write to /: it is a folder"),
         (["tpch", "--data", "/dev/null/data"], "Can't write to the data folder /dev/null/data"),
         (["sql", "SELECT 1", "--data", "/no/such"], "Can't read /no/such"),
-        (["sql", "SELECT 1", "--data", "/dev"], "There are no Parquet tables in /dev"),
+        (["sql", "SELECT 1", "--data", "/dev"], "There are no tables in /dev"),
         (["sql", "SELECT 1", "--scale", "7"], "minishark tpch --scale 7"),
         (["sql"], "Missing argument 'STATEMENT'"),
         (["sql", "SELECT 1", "--format", "parquet"], "name a file with --output"),

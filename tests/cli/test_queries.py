@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import duckdb
 import pytest
 
 from minishark.cli.tpch.locations import sample_folder
 from minishark.cli.tpch.queries import load_queries, parse_selection
 from minishark.cli.tpch.tables import TABLES, create_views, find_tables, tables_of_query
-from minishark.errors import OptionError
+from minishark.errors import DataError, OptionError
 from minishark.query.answers import output_order
 
 
@@ -102,3 +104,35 @@ def test_of_a_cluster_with_tables_of_its_own_only_named_ones_are_loaded() -> Non
             ("SHOW TABLES FROM shared", []),
         ):
             assert needed == list(tables_of_query(connection, text, tables, has_others=True))
+
+
+def test_a_folder_has_tables_of_all_kinds_of_files(tmp_path: Path) -> None:
+    """Files, and folders of files; what is no table is left alone."""
+    for name in ("a.csv", "b.json", "notes.txt", ".c.csv", "d.tsv.gz", "e/1.csv", "e/2.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = {name: Path(path).name for name, path in find_tables(tmp_path).items()}
+    assert {"a": "a.csv", "b": "b.json", "d": "d.tsv.gz", "e": "*.csv"} == found
+
+
+def test_a_folder_has_no_two_tables_of_a_name(tmp_path: Path) -> None:
+    """Both files are named."""
+    for name in ("a.csv", "a.json"):
+        (tmp_path / name).touch()
+    with pytest.raises(DataError, match=r"a\.csv and .*a\.json would be the table a"):
+        find_tables(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("FROM 'a.csv' JOIN 'b.csv' USING (x)", ()),
+        ("FROM nation JOIN 'b.csv' USING (x)", ("nation",)),
+        ("FROM nation JOIN regoin USING (x)", ("nation", "region")),
+    ],
+)
+def test_joins_by_using_load_what_they_name(text: str, names: tuple[str, ...]) -> None:
+    """DuckDB does not tell their tables, as it looks for the columns at once."""
+    with duckdb.connect() as connection:
+        needed = tables_of_query(connection, text, {"nation": "n.parquet", "region": "r.parquet"})
+    assert names == tuple(needed)

@@ -232,6 +232,13 @@ def test_data_that_is_no_table(session: Session, data: Any) -> None:
         session.create_table("new", data)
 
 
+@pytest.mark.parametrize("rows", [1, 10_000])
+def test_text_that_is_not_utf8(session: Session, rows: int) -> None:
+    data = pa.table({"a": pa.array([b"\xff\xfe"] * rows).view(pa.string())})
+    with pytest.raises(DataError, match="Column a has text that is not UTF-8"):
+        session.create_table("new", data)
+
+
 @pytest.mark.parametrize(
     "column", [pa.array([1.5], pa.float16()), pa.array([1], pa.decimal256(50, 0))]
 )

@@ -454,6 +454,16 @@ def test_a_format_that_is_not_written_names_who_writes_it(
         toy_session.range(1).write.format(kind)
 
 
+def test_a_schema_may_be_a_type(toy_session: Session) -> None:
+    """As in PySpark, the column of values without names is called `value`."""
+    for schema, kind in (("string", "VARCHAR"), ("int", "INTEGER"), ("array<int>", "INTEGER[]")):
+        values = {"string": ["a", None], "int": [1, None], "array<int>": [([1],), (None,)]}[schema]
+        frame = toy_session.create_dataframe(values, schema)
+        assert [("value", kind)] == frame.dtypes
+    numbers = toy_session.range(0, 10, 2, numPartitions=2)
+    assert [0, 2, 4, 6, 8] == sorted(row.id for row in numbers.collect())
+
+
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", VERBS)
 def test_verbs_at_the_end_of_a_long_chain_are_their_sql(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -182,7 +183,9 @@ def test_exceptions_in_sql_come_back(session: Session) -> None:
     for sql in ("SELECT fail(a) FROM t", "SELECT fail(1)", "SELECT sum(fail(a)) FROM t GROUP BY s"):
         with pytest.raises(LookupError) as caught:
             session.sql(sql).collect()
-        assert "in fail\n" in caught.value.__notes__[0]
+        called, raised = caught.value.__notes__
+        assert re.fullmatch("Called with: [0-9]+", called)
+        assert "in fail\n" in raised
     assert [(100,)] == _rows(session, "SELECT count(*) FROM t")
 
 

@@ -326,6 +326,28 @@ def test_a_node_dies(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
+def test_a_cluster_whose_nodes_were_killed(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Commands say so; `stop`, or the next start, removes what is left of it."""
+    record = start_cluster(StartOptions(name="killed", nodes=2))
+    assert 0 == run_command(["cluster", "list"])
+    assert ["killed", "2", "0"] in [
+        line.split()[:3] for line in capsys.readouterr().out.splitlines()
+    ]
+    family = _processes(record)
+    for process in family:
+        process.kill()
+    psutil.wait_procs(family, timeout=10)
+    folders = [Path(folder) for node in record.nodes for folder in node.folders]
+    assert 1 == run_command(["cluster", "status", "killed"])
+    assert "All nodes of cluster killed have ended" in capsys.readouterr().err
+    assert 0 == run_command(["cluster", "stop", "killed"])
+    assert not any(folder.exists() for folder in folders)
+    assert 0 == run_command(["cluster", "list"])
+    assert "killed" not in capsys.readouterr().out.partition("Stopped killed.")[2]
+    assert not list(state.glob("killed.*"))
+
+
+@pytest.mark.slow
 def test_a_cluster_that_was_started_again_is_found(state: Path) -> None:
     """By its name, under new addresses: what runs meanwhile waits, and goes on."""
     record = start_cluster(StartOptions(name="three", nodes=2))

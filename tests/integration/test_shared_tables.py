@@ -23,6 +23,7 @@ from minishark.errors import (
     CatalogError,
     ConflictError,
     OptionError,
+    QueryError,
     UnsupportedError,
 )
 from minishark.session.session import Session
@@ -102,6 +103,14 @@ def test_a_session_sees_what_others_do(one: Session, other: Session) -> None:
     with pytest.raises(CatalogError, match=r"no table shared\.t; the shared tables are: none"):
         one.sql("FROM shared.t").collect()
     other.sql("DROP VIEW v")
+
+
+def test_a_name_without_its_schema(one: Session) -> None:
+    """The error says where there is a table of that name."""
+    one.create_table("mine", pa.table({"a": [1]}), shared=True)
+    with pytest.raises(QueryError, match=r"There is shared\.mine: write the schema, too"):
+        one.sql("FROM mine")
+    one.sql("DROP TABLE shared.mine")
 
 
 def test_transactions_are_over_shared_tables_too(one: Session, other: Session) -> None:

@@ -267,6 +267,70 @@ def test_columns_that_vary_are_computed_for_each_row(session: Session, default: 
             assert Counter([told]) == ask(session, "SELECT count(DISTINCT x) FROM v")
 
 
+@pytest.mark.parametrize(
+    ("default", "wrong"),
+    [("('x' || 'y')::INTEGER", "Could not convert string 'xy'"), ("error('no')", "no$")],
+)
+def test_defaults_that_fail_are_for_tables_without_rows(
+    session: Session, default: str, wrong: str
+) -> None:
+    add = f"ALTER TABLE f ADD COLUMN x INTEGER DEFAULT {default}"
+    ask(session, "CREATE OR REPLACE TABLE f AS SELECT 1 AS k")
+    with pytest.raises(minishark.errors.DataValueError, match=wrong):
+        ask(session, add)
+    assert Counter({(1,): 1}) == ask(session, "FROM f")
+    ask(session, "TRUNCATE f")
+    ask(session, add)
+    assert ["k", "x"] == session.table("f").columns
+    session.drop_table("f")
+
+
+def test_long_defaults_are_written(session: Session) -> None:
+    """Rows of a batch with 30,000 bytes each would be more than readers can repeat."""
+    ask(session, "CREATE TABLE w AS SELECT i AS k FROM range(300) AS r(i)")
+    ask(session, "ALTER TABLE w ADD COLUMN x VARCHAR DEFAULT repeat('ab', 15000)")
+    assert not any(part.constants for part in stored(session, "w").partitions)
+    assert Counter({(30_000, 300): 1}) == ask(
+        session, "SELECT length(x), count(*) FROM w GROUP BY ALL"
+    )
+    session.drop_table("w")
+
+
+def test_searches_by_bounds_know_dates_that_python_lacks(session: Session) -> None:
+    made = """CREATE TABLE o AS SELECT i AS k, CASE i WHEN 5 THEN DATE '0044-03-15 (BC)'
+        WHEN 200000 THEN 'infinity' ELSE DATE '2020-01-01' + (i % 300)::INTEGER END AS d
+        FROM range(300000) AS r(i)"""
+    with duckdb.connect() as plain:
+        for sql in (
+            made,
+            "ALTER TABLE o ADD COLUMN e DATE DEFAULT '-infinity'",
+            "UPDATE o SET k = -1 WHERE d < DATE '0001-01-01'",
+            "DELETE FROM o WHERE d = DATE '2020-01-05' AND k < 500",
+            "DELETE FROM o WHERE d = 'infinity'",
+            "DELETE FROM o WHERE e > DATE '2020-01-01'",
+            "DELETE FROM o WHERE e = '-infinity' AND k BETWEEN 9 AND 11",
+        ):
+            plain.execute(sql)
+            ask(session, sql)
+            asked = "SELECT count(*), sum(k), max(d::VARCHAR) FROM o"
+            assert counted(plain.execute(asked).fetchall()) == ask(session, asked), sql
+    session.drop_table("o")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("condition", ["", " WHERE k >= 0"])
+def test_emptied_tables_take_rows(session: Session, layout: str, condition: str) -> None:
+    """Also where text has dictionaries: files without rows have none of these."""
+    session.create_table("m", ROWS, **LAYOUTS[layout])
+    ask(session, f"DELETE FROM m{condition}")
+    for text in ("s3", "new"):
+        ask(session, f"INSERT INTO m (k, s) VALUES (1, '{text}')")
+    ask(session, "INSERT INTO m (k) VALUES (2)")
+    rows = Counter({(1, "s3"): 1, (1, "new"): 1, (2, None): 1})
+    assert rows == ask(session, "SELECT k, s FROM m")
+    session.drop_table("m")
+
+
 KEYED = (
     "INSERT INTO {t} VALUES (5, 'x', 1)",
     "INSERT INTO {t} VALUES (50000, 'u3', 1)",

@@ -112,7 +112,10 @@ def our_error(error: Exception) -> errors.MinisharkError:
         case fl.FlightTimedOutError():
             return errors.TaskTimeoutError(message)
         case fl.FlightUnavailableError():
-            return errors.ClusterError(message)
+            why = message.rpartition(": ")[2]
+            return errors.ClusterError(
+                f"The server does not answer ({why}): `minishark serve` starts one."
+            )
         case fl.FlightUnauthenticatedError() | fl.FlightUnauthorizedError():
             return errors.OptionError(message)
         case pa.ArrowNotImplementedError():

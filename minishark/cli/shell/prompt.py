@@ -28,7 +28,6 @@ from prompt_toolkit.styles import Style
 from pygments.lexers.sql import PostgresLexer
 from rich.console import Console
 
-from minishark.cli.options import debugging
 from minishark.cli.shell.commands import COMMANDS, kill_executor
 from minishark.cli.shell.completion import Names, suggestions
 from minishark.cli.shell.interpreter import (
@@ -40,6 +39,7 @@ from minishark.cli.shell.interpreter import (
 )
 from minishark.dataframe.show import human_bytes
 from minishark.errors import MinisharkError
+from minishark.model.debugging import debugging
 from minishark.session.session import Session
 
 _PROMPT = "minishark> "

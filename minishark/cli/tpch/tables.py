@@ -1,4 +1,4 @@
-"""Folders of Parquet files as tables of a session, and of plain DuckDB."""
+"""Folders of files as tables of a session, and of plain DuckDB."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ _READS = re.compile(
     r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*.*?\*/)*(SELECT|FROM|WITH|EXPLAIN)\b", re.IGNORECASE | re.DOTALL
 )
 _CATALOG = re.compile(r"^\s*(SHOW|PRAGMA|CALL)\b|information_schema|duckdb_\w+\(", re.IGNORECASE)
+_RELATION = re.compile(r"\b(?:FROM|JOIN)\s+['\"]?([^\s'\"(),;]+)", re.IGNORECASE)
 _FILE = re.compile(r"[/*?]|\.(parquet|csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 
-
+FILES = (".parquet", ".csv", ".tsv", ".json", ".jsonl", ".ndjson")
+"""What the names of files that are loaded as tables end in, with `.gz` or without."""
 TABLES = {
     "region": None,
     "nation": None,
@@ -40,20 +42,45 @@ lineitem and orders join without a shuffle. Small tables come first: errors show
 
 
 def find_tables(folder: Path) -> dict[str, str]:
-    """The tables in a folder, by name: the path of `<table>.parquet`, or a glob `<table>/*`."""
+    """The tables in a folder, by name: the path of `<table>.csv`, or a glob `<table>/*.csv`.
+
+    Raises:
+        DataError: it can't be read, has no tables, or two of one name.
+    """
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
         raise DataError(f"Can't read {folder} ({error.strerror}).") from error
-    tables = {}
+    paths: dict[str, str] = {}
     for entry in entries:
-        if entry.suffix == ".parquet" and entry.is_file():
-            tables[entry.stem] = str(entry)
-        elif not entry.name.startswith(".") and any(entry.glob("*.parquet")):
-            tables[entry.name] = str(entry / "*.parquet")
-    if not tables:
-        raise DataError(f"There are no Parquet tables in {folder}.")
-    return tables
+        if entry.name.startswith(".") or not (path := _path_of_table(entry)):
+            continue
+        name = entry.name if entry.is_dir() else Path(entry.name.removesuffix(".gz")).stem
+        if name in paths:
+            raise DataError(
+                f"Both {paths[name]} and {path} would be the table {name}: rename one, or name "
+                "files instead of the folder."
+            )
+        paths[name] = path
+    if not paths:
+        raise DataError(
+            f"There are no tables in {folder}: files that end in {', '.join(FILES)}, "
+            "or folders of such files."
+        )
+    return paths
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file's name says that it can be loaded."""
+    return path.name.lower().removesuffix(".gz").endswith(FILES)
+
+
+def _path_of_table(entry: Path) -> str:
+    """The path of a file, or a glob of those in a folder; empty if they are no table."""
+    if entry.is_file():
+        return str(entry) if is_table(entry) else ""
+    endings = (f"*{ending}{packed}" for ending in FILES for packed in ("", ".gz"))
+    return next((str(entry / ending) for ending in endings if any(entry.glob(ending))), "")
 
 
 def load_tables(
@@ -96,7 +123,7 @@ def _key(name: str, path: str) -> str | None:
 
 def create_views(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str]) -> None:
     for name, path in tables.items():
-        connection.execute(f"CREATE VIEW {quote(name)} AS FROM read_parquet({quote_text(path)})")
+        connection.execute(f"CREATE VIEW {quote(name)} AS FROM {quote_text(path)}")
 
 
 def tpch_tables(folder: Path) -> dict[str, str]:
@@ -128,9 +155,12 @@ def tables_of_query(
         return tables
     try:
         named = {name.lower() for name in connection.get_table_names(text)}
-    except duckdb.Error:
+    except duckdb.Error:  # it binds, to tables without columns: no join has USING's
         named = _words(text)
-    unknown = named - {name.lower() for name in tables} - _words(earlier)
+        unknown = {name.lower() for name in _RELATION.findall(text)}
+    else:
+        unknown = named
+    unknown = unknown - {name.lower() for name in tables} - _words(earlier)
     # DuckDB counts the files of `FROM 'x.parquet'` among the names.
     if _READS.match(text) and not has_others and not all(map(_FILE.search, unknown)):
         return tables

@@ -19,6 +19,16 @@ _KEYWORDS = (
     "INSERT", "INTO", "VALUES", "UPDATE", "DELETE", "CREATE", "REPLACE", "TABLE", "VIEW", "BETWEEN",
     "WINDOW", "PARTITION", "DESCRIBE", "EXPLAIN", "ANALYZE", "SUMMARIZE", "WITH", "RECURSIVE",
 )  # fmt: skip
+_NAMES = ("SELECT", "FROM", "WHERE", "GROUP", "ORDER", "HAVING", "LIMIT", "OFFSET", "TABLE", "END")
+_INTERNAL = ("pg_", "pragma_", "sqlite_", "duckdb_")
+_SUGGESTED = re.compile(r'\nDid you mean "([^"]+)"\?')
+_LINE_MAX = 200
+_CSV_LINE = re.compile(
+    r"CSV Error on Line: (\d+)\nOriginal Line: ?(.*)\n(.*)\n[\s\S]*?^  file = (.*)\n"
+    r"(?:  .*\n?|The Column types set by the user.*\n?|Column at position.*\n?)*",
+    re.MULTILINE,
+)
+_SNIFFED = re.compile(r'Error when sniffing file "([^"]+)"\.\n[\s\S]*?(?=\n\nLINE |\Z)')
 NO_SHARED = (
     "A session's own cluster ends with it, and so do its tables: start a cluster (`minishark "
     "cluster start`), connect to it, and create shared tables there."
@@ -28,7 +38,9 @@ _LIST = re.compile(r"(\tCandidate functions:\n)((?:\t.*\n)+)")
 
 def advised(message: str) -> str:
     """A message of DuckDB's with advice before the line that it quotes, and no endless lists."""
-    message = _LIST.sub(_shortened, message)
+    message = _SNIFFED.sub(_undetected, _CSV_LINE.sub(_bad_line, message))
+    message = _SUGGESTED.sub(_without_internal, _LIST.sub(_shortened, message))
+    message = re.sub(r"\n{3,}", "\n\n", message)
     what, place, excerpt = message.partition(_PLACE)
     for pattern, advice in _ADVICE:
         match = pattern.search(what)
@@ -36,6 +48,33 @@ def advised(message: str) -> str:
         if text:
             return f"{what.rstrip()}\n{text}{place}{excerpt}"
     return message
+
+
+def _without_internal(match: re.Match[str]) -> str:
+    """Suggested names without those of DuckDB's own tables, which nobody means."""
+    names = [name for name in match[1].split(" or ") if not name.startswith(_INTERNAL)]
+    return f'\nDid you mean "{" or ".join(names)}"?' if names else ""
+
+
+def _bad_line(match: re.Match[str]) -> str:
+    """What is wrong with a line of a CSV file, without all settings that it is read with."""
+    number, line, what, file = match.groups()
+    shown = line if len(line) <= _LINE_MAX else f"{line[:_LINE_MAX]}..."
+    return (
+        f"Line {number} of {file}: {what}\nThe line is: {shown}\n"
+        'Correct it, give the column another type, or read the file with mode="DROPMALFORMED" '
+        "(in SQL, ignore_errors = true)."
+    )
+
+
+def _undetected(match: re.Match[str]) -> str:
+    """What to do about a CSV file whose dialect is not found, without what was tried."""
+    return (
+        f"Can't tell how {match[1]} is written: its rows differ in their numbers of columns, or "
+        'its delimiter or quotes are unusual.\nPass sep, quote and header, mode="DROPMALFORMED" '
+        "to leave out rows that don't fit (in SQL, ignore_errors = true), or null_padding=True "
+        "to fill short ones."
+    )
 
 
 def _shortened(match: re.Match[str]) -> str:
@@ -47,13 +86,18 @@ def _shortened(match: re.Match[str]) -> str:
 
 
 def _misspelt_keyword(_found: re.Match[str], excerpt: str) -> str:
-    """The keyword that was probably meant by the marked word, or by the one before it."""
+    """What was probably meant by the marked word, or by the one before it."""
     line, _, mark = excerpt.partition("\n")
     begin = len(mark) - len(mark.lstrip()) - len("LINE ")
-    words = [*re.findall(r"\w+", line[:begin])[-1:], *re.findall(r"\w+", line[begin:])[:1]]
+    before, after = line[:begin], line[begin:]
+    if re.search(r"\bJOIN\s+[\w.]+(\s+(AS\s+)?\w+)?\s*$", f"{before}{after}", re.IGNORECASE):
+        return "A JOIN needs its condition: ON a.x = b.x, or USING (x)."
+    words = [*re.findall(r"\w+", before)[-1:], *re.findall(r"\w+", after)[:1]]
+    if len(words) > 1 and words[0].upper() in _NAMES and words[1].upper() == "FROM":
+        return f'{words[0]} is a keyword. A column of that name is written "{words[0]}".'
     for word in words:
         near = difflib.get_close_matches(word.upper(), _KEYWORDS, n=1, cutoff=0.75)
-        if near and near[0] != word.upper():
+        if near and word.upper() not in (near[0], f"{near[0]}S"):  # tables are called orders
             return f"Did you mean {near[0]} instead of {word}?"
     return ""
 
@@ -87,6 +131,40 @@ _ADVICE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...]
                 "+ adds numbers and times. Texts are joined by || in SQL and by functions.concat "
                 "in Python; a text that is a number is cast."
             ),
+        ),
+        (
+            r"argument types '(?:sum|avg|stddev\w*|var\w*|median)\(VARCHAR\)'",
+            _always(
+                'Numbers that are kept as text are cast: x::DOUBLE in SQL, col("x").cast("double") '
+                "in Python."
+            ),
+        ),
+        (
+            "Cannot compare values of type VARCHAR and type|Cannot mix values of type VARCHAR and",
+            _always('Cast one of them: x::INTEGER in SQL, col("x").cast("int") in Python.'),
+        ),
+        (
+            "^Conversion Error: (?:Could not convert string|.* when casting from source column)",
+            _always("TRY_CAST(x AS type) in SQL, and try_cast() in Python, give NULL there."),
+        ),
+        (
+            'table "[^"]+" has \\d+ columns but',
+            _always("Name those that have values: INSERT INTO t (a, b) VALUES (1, 2)."),
+        ),
+        (
+            "^Catalog Error: (?:Table|View) with name .* already exists",
+            _always("CREATE OR REPLACE replaces it; CREATE ... IF NOT EXISTS leaves it as it is."),
+        ),
+        (
+            "extract specifier .* not recognized",
+            _always(
+                "There are year, quarter, month, week, day, hour, minute, second, dow, doy and "
+                "epoch, among others."
+            ),
+        ),
+        (
+            "^Invalid Input Error: (?:missing|unexpected|bad repet|invalid escape|invalid char)",
+            _always("That is about a regular expression, in the syntax of RE2."),
         ),
         (
             "^Binder Error: Window functions are not supported here",

@@ -91,7 +91,7 @@ class Programs:
         `shown` shows who waits for the result how far it is.
         """
         if not callable(driver):
-            raise OptionError(f"program() takes a function, not a {type(driver).__name__}.")
+            raise OptionError(f"program() takes a function, not {type(driver).__name__}.")
         options.check()
         slots = self._cluster.total_slots
         workers = options.workers or slots

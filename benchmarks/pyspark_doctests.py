@@ -1,0 +1,204 @@
+"""PySpark's own doctests on minishark: how many outputs are as printed there.
+
+    python benchmarks/pyspark_doctests.py FOLDER
+
+FOLDER is `python/` of Spark's sources, or a folder that has `pyspark/` of an installed PySpark: its
+files are read as text, and nothing of it is imported. `pyspark` means minishark to the examples. An
+output counts as the same if doctest says so, white space aside; with `--values`, tables that
+`show()` draws count by the cells of their rows, without heads. Examples that name the JVM,
+streaming, Spark Connect or what minishark says it has not (docs/pyspark.md) are counted apart.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import doctest
+import io
+import re
+import sys
+import types
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import minishark
+import minishark.errors
+import minishark.functions
+import minishark.types
+from minishark.session.session import Session
+from minishark_lab.harness.script import Options, described, print_table, run_script
+
+FILES = {
+    "functions": ("sql/functions/builtin.py", ""),
+    "DataFrame": ("sql/dataframe.py", "DataFrame"),
+    "Column": ("sql/column.py", "Column"),
+    "GroupedData": ("sql/group.py", "GroupedData"),
+    "Window": ("sql/window.py", "Window"),
+}
+_FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+_ELSEWHERE = re.compile(
+    r"_jvm|_jdf|java_|reflect|JVM|readStream|writeStream|[Ww]atermark|spark\.remote|Connect|"
+    r"hll_|kll_|theta_|sketch|pandas_api|ps\.|explain\(|xml|session\.profile|\.observe\(|"
+    r"sc\.|spark\.sparkContext|mergeInto|collation|TaskContext|Observation|inputFiles|"
+    r"executionInfo|metadataColumn|withMetadata|storageLevel|asTable"
+)
+_RULE = re.compile(r"^\s*[+][-+]+[+]\s*$|^[ ─]*─[ ─]*$", re.MULTILINE)
+
+
+_COUNT = re.compile(r"^\s*(only showing top.*|\d+ rows?.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctestOptions(Options):
+    """Which doctests, and how outputs are compared."""
+
+    folder: Annotated[Path, described("Spark's python/, or what has pyspark/", positional=True)]
+    only: Annotated[str, described("the name of one class or function")] = ""
+    values: Annotated[bool, described("compare the rows of tables, not heads and drawing")] = False
+    failures: Annotated[bool, described("print what differs")] = False
+
+
+class _Checker(doctest.OutputChecker):
+    """Compares the rows of tables."""
+
+    def check_output(self, want: str, got: str, flags: int) -> bool:
+        """Whether an output is the same."""
+        return super().check_output(_rows(want), _rows(got), flags)
+
+
+def _rows(text: str) -> str:
+    """The cells of a table's rows; what is no table as it is."""
+    _, *parts = _RULE.split(text)
+    if not parts:
+        return text
+    rows = parts[1] if len(parts) > 2 else parts[0]
+    return _COUNT.sub("", rows.replace("|", " ").replace("NaN", "nan")).strip()
+
+
+def docstrings(file: Path, kind: str) -> Iterator[tuple[str, str]]:
+    """The names and docstrings of a file's functions, or of a class and its methods."""
+    holder: ast.AST = ast.parse(file.read_text())
+    if kind:
+        holder = next(
+            node
+            for node in holder.body
+            if isinstance(node, ast.ClassDef) and node.name == kind  # type: ignore[attr-defined]
+        )
+        yield kind, ast.get_docstring(holder) or ""  # type: ignore[arg-type]
+    for node in holder.body:  # type: ignore[attr-defined]
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            yield node.name, ast.get_docstring(node) or ""
+
+
+def pretend(session: Session) -> dict[str, Any]:
+    """Have `import pyspark` mean minishark; the names that its doctests take for given."""
+    sql = types.ModuleType("pyspark.sql")
+    given = {
+        "Row": minishark.Row,
+        "Window": minishark.Window,
+        "SparkSession": minishark.Session,
+        "DataFrame": minishark.DataFrame,
+        "Column": minishark.Column,
+        "functions": minishark.functions,
+        "types": minishark.types,
+    }
+    vars(sql).update(given)
+    root = types.ModuleType("pyspark")
+    vars(root).update(sql=sql, __version__="4.0.0", errors=minishark.errors)
+    modules = {
+        "pyspark": root,
+        "pyspark.sql": sql,
+        "pyspark.sql.functions": minishark.functions,
+        "pyspark.sql.types": minishark.types,
+        "pyspark.sql.window": types.SimpleNamespace(Window=minishark.Window),
+        "pyspark.errors": minishark.errors,
+    }
+    sys.modules.update(modules)  # type: ignore[arg-type]
+    names = {name: getattr(minishark.functions, name) for name in minishark.functions.__all__}
+    names |= {name: kind for name, kind in vars(minishark.types).items() if name[0] != "_"}
+    return {**names, **given, "spark": session, "sc": session, "sf": minishark.functions}
+
+
+def measure(options: DoctestOptions, session: Session) -> dict[str, Counter[str]]:
+    """How many outputs of each part are as printed, differ, or are left out."""
+    given = pretend(session)
+    checker = _Checker() if options.values else doctest.OutputChecker()
+    counted: dict[str, Counter[str]] = {}
+    root = options.folder / "pyspark"
+    for part, (file, kind) in FILES.items():
+        counts = counted[part] = Counter()
+        for name, text in docstrings(root / file, kind):
+            if options.only and options.only not in (part, name):
+                continue
+            parsed = doctest.DocTestParser().get_doctest(text, dict(given), name, file, 0)
+            counts.update(_run(parsed, checker, shows=options.failures))
+            for table in session.tables:
+                session.drop_table(table)
+    return counted
+
+
+def _run(parsed: doctest.DocTest, checker: doctest.OutputChecker, *, shows: bool) -> Iterator[str]:
+    """For each example with an output, "same", "differs" or "left out"."""
+    examples = [example for example in parsed.examples if not _skipped(example)]
+    outside = bool(_ELSEWHERE.search("".join(example.source for example in examples)))
+    outside = outside or bool(_ELSEWHERE.search(parsed.name))
+    if outside:
+        yield from ("left out" for example in examples if example.want)
+        return
+    runner = doctest.DocTestRunner(checker, verbose=False, optionflags=_FLAGS)
+    told: list[str] = []
+    failed = _failed_lines(runner, parsed, examples, told)
+    for example in examples:
+        if example.want:
+            yield "differs" if example.lineno in failed else "same"
+    if shows and failed:
+        print(f"--- {parsed.name}\n{''.join(told)}", flush=True)
+
+
+def _skipped(example: doctest.Example) -> bool:
+    return bool(example.options.get(doctest.OPTIONFLAGS_BY_NAME["SKIP"]))
+
+
+def _failed_lines(
+    runner: doctest.DocTestRunner,
+    parsed: doctest.DocTest,
+    examples: list[doctest.Example],
+    told: list[str],
+) -> set[int]:
+    """The lines of examples whose outputs differ, or that raise."""
+    failed: set[int] = set()
+
+    def differs(_out: Any, _test: Any, example: doctest.Example, *rest: Any) -> None:
+        failed.add(example.lineno)
+        text = rest[0] if isinstance(rest[0], str) else f"{rest[0][0].__name__}: {rest[0][1]}\n"
+        told.append(f">>> {example.source}expected:\n{example.want}got:\n{text}")
+
+    runner.report_failure = differs  # type: ignore[method-assign]
+    runner.report_unexpected_exception = differs  # type: ignore[method-assign]
+    parsed.examples = examples
+    with contextlib.redirect_stderr(io.StringIO()):
+        runner.run(parsed, out=told.append)
+    return failed
+
+
+def main(options: DoctestOptions) -> None:
+    """Run them, and print the shares."""
+    with minishark.connect(in_process=True, nodes=1, progress=False) as session:
+        session.sql("SET default_null_order = 'NULLS_FIRST_ON_ASC_LAST_ON_DESC'")
+        counted = measure(options, session)
+    rows = []
+    total: Counter[str] = sum(counted.values(), Counter())
+    for part, counts in {**counted, "together": total}.items():
+        tried = counts["same"] + counts["differs"]
+        share = f"{100 * counts['same'] / tried:.1f} %" if tried else "-"
+        rows.append((part, str(tried), str(counts["same"]), share, str(counts["left out"])))
+    same = "with these rows" if options.values else "as printed"
+    print_table(f"of | outputs | {same} | share | left out", rows)
+    options.write({"counts": {part: dict(counts) for part, counts in counted.items()}})
+
+
+if __name__ == "__main__":
+    run_script(main)
