@@ -255,7 +255,7 @@ class ScratchDatabase:
         self._con = shared.connection()
         for name, value in _SETTINGS.items():
             self._con.execute(f"SET SESSION {name} = {value}")
-        self._time = ToldTime(self._con, began, lambda: self._shared.hides_time)
+        self._time = ToldTime(con=self._con, began=began, defined=lambda: self._shared.hides_time)
         self.is_apart = is_apart
         self._ours = _SHARED if is_apart else _OURS
         self._of_catalog: frozenset[str] = frozenset()  # own views and macros that read the catalog

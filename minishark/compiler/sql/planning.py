@@ -277,7 +277,7 @@ class PlanningDatabase:
             self._con = beside.connection()
             self._lock = beside._lock.shared_by(self._con)  # noqa: SLF001
         _configure(self._con)
-        self._time = ToldTime(self._con, began, lambda: self._shared.hides_time)
+        self._time = ToldTime(con=self._con, began=began, defined=lambda: self._shared.hides_time)
         self._known = self._shared.remembered
         self._uncommitted: _Uncommitted | None = None
         self._began: _Began | None = None

@@ -87,7 +87,7 @@ def _value(moment: datetime, function: str) -> str:
     return f"(TIMESTAMPTZ {quote_text(moment.isoformat())}){_FUNCTIONS[function]}"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class ToldTime:
     """What a connection tells of the time; for who holds the connection.
 
