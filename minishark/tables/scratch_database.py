@@ -538,7 +538,7 @@ class ScratchDatabase:
     ) -> MadeRows:
         read = {name: r for name, r in ((ROWS, given), (_STORED, stored)) if r is not None}
         types = self._types_of_users()
-        with types, self._layout() as as_stored, self._made(sql, shell, read):
+        with self._lock, types, self._layout() as as_stored, self._made(sql, shell, read):
             table, before = f"memory.main.{quote(shell.name)}", quote(_STORED)
             if stored is not None:
                 number = quote(stored.column_names[-1])

@@ -25,6 +25,7 @@ import minishark
 from minishark.model.catalog import Table
 from minishark.session.session import Session
 from minishark.tables.deltas import SIZES, DeltaWriter
+from minishark.tables.scratch_database import ScratchDatabase
 
 COUNT = 20_000  # enough for dictionaries in every partition
 ROWS = pa.table(
@@ -315,6 +316,35 @@ def test_searches_by_bounds_know_dates_that_python_lacks(session: Session) -> No
             asked = "SELECT count(*), sum(k), max(d::VARCHAR) FROM o"
             assert counted(plain.execute(asked).fetchall()) == ask(session, asked), sql
     session.drop_table("o")
+
+
+def test_changes_wait_for_other_statements(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of other threads that the session's own DuckDB runs, whose settings are theirs."""
+    insert = ScratchDatabase.insert
+
+    def insert_meanwhile(scratch: ScratchDatabase, *args: Any) -> Any:
+        began = threading.Event()
+
+        def run() -> None:
+            with scratch._lock:
+                began.set()
+                scratch._con.execute("SELECT sum(hash(i)) FROM range(30000000) AS r(i)").fetchall()
+
+        with ThreadPoolExecutor(1) as others:
+            other = others.submit(run)
+            began.wait()
+            time.sleep(0.02)
+            made = insert(scratch, *args)
+            other.result()
+        return made
+
+    ask(session, "CREATE TABLE busy (k INTEGER)")
+    monkeypatch.setattr(ScratchDatabase, "insert", insert_meanwhile)
+    ask(session, "INSERT INTO busy VALUES (1)")
+    assert Counter({(1,): 1}) == ask(session, "FROM busy")
+    session.drop_table("busy")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
