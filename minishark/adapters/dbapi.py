@@ -26,7 +26,7 @@ import pyarrow as pa
 from minishark import errors
 from minishark.compiler.sql.statements import COUNTED
 from minishark.dataframe.pandas_frames import pandas_frame
-from minishark.dataframe.variants import is_variant, variant_value
+from minishark.dataframe.row import converter
 from minishark.session.connect import connect as connect_session
 from minishark.session.session import Session
 
@@ -404,7 +404,7 @@ def _python_rows(table: pa.Table, types: Sequence[str]) -> Iterator[tuple[Any, .
 def _values(column: pa.Array, type_: str, field: pa.Field) -> list[Any]:
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
         column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
-    convert = variant_value if is_variant(field) else _converter(column.type, type_)
+    convert = _converter(field, type_)
     try:
         values: list[Any] = column.to_pylist()
         return values if convert is None else [None if v is None else convert(v) for v in values]
@@ -414,16 +414,14 @@ def _values(column: pa.Array, type_: str, field: pa.Field) -> list[Any]:
         ) from error
 
 
-def _converter(arrow: pa.DataType, type_: str) -> Callable[[Any], Any] | None:
+def _converter(field: pa.Field, type_: str) -> Callable[[Any], Any] | None:
     if type_ in ("HUGEINT", "UHUGEINT"):
         return int
     if type_ == "UUID":
         return UUID
-    if pa.types.is_interval(arrow):
+    if pa.types.is_interval(field.type):
         return _timedelta
-    if pa.types.is_map(arrow):
-        return dict
-    return None
+    return converter(field)
 
 
 def _timedelta(interval: pa.MonthDayNano) -> timedelta:

@@ -139,7 +139,8 @@ def rows_of(table: pa.Table, integers: Collection[str] = ()) -> Iterator[Row]:
     """
     names = tuple(table.column_names)
     converters = [
-        _or_none(int) if field.name in integers else _converter(field) for field in table.schema
+        _or_none(int) if field.name in integers else converter(field, Row.of_names)
+        for field in table.schema
     ]
     for batch in table.to_batches():
         try:
@@ -153,26 +154,35 @@ def rows_of(table: pa.Table, integers: Collection[str] = ()) -> Iterator[Row]:
         yield from (Row.of_names(names, row) for row in values)
 
 
-def _converter(of: pa.Field) -> Callable[[Any], Any] | None:
-    """Converts pyarrow's Python values of a field to Rows and dictionaries; None for no change."""
+def converter(
+    of: pa.Field, struct: Callable[[tuple[str, ...], list[Any]], Any] | None = None
+) -> Callable[[Any], Any] | None:
+    """Converts pyarrow's Python values of a field; None for no change.
+
+    Maps become dictionaries, variants their values; `struct` makes structs' values of names and
+    values, which are dictionaries without it.
+    """
     types, kind = pa.types, of.type
     if is_variant(of):
         return _or_none(variant_value)
     if isinstance(kind, pa.BaseExtensionType):
-        return _converter(of.with_type(kind.storage_type))
+        return converter(of.with_type(kind.storage_type), struct)
     if types.is_struct(kind):
         names = tuple(field.name for field in kind)
-        inner = [_converter(field) or _same for field in kind]
+        inner = [converter(field, struct) for field in kind]
+        if struct is None and not any(inner):
+            return None
+        make = struct or (lambda names, values: dict(zip(names, values, strict=True)))
         return _or_none(
-            lambda value: Row.of_names(
-                names, [f(v) for f, v in zip(inner, value.values(), strict=True)]
+            lambda value: make(
+                names, [f(v) if f else v for f, v in zip(inner, value.values(), strict=True)]
             )
         )
     if types.is_map(kind):
-        key, item = _converter(kind.key_field) or _same, _converter(kind.item_field) or _same
+        key, item = (converter(f, struct) or _same for f in (kind.key_field, kind.item_field))
         return _or_none(lambda value: {key(k): item(v) for k, v in value})
     if hasattr(kind, "value_field"):
-        element = _converter(kind.value_field)
+        element = converter(kind.value_field, struct)
         return None if element is None else _or_none(lambda value: [*map(element, value)])
     return None
 

@@ -26,7 +26,7 @@ from minishark.compiler.sql.connection import ConnectionUse, undone
 from minishark.compiler.sql.failures import failure_class
 from minishark.compiler.sql.planning import REMOTE_FILES, message_of
 from minishark.compiler.sql.statements import CreateEnum, SetVariable, Target, reads_catalog
-from minishark.compiler.sql.times import ToldTime, tells_time
+from minishark.compiler.sql.times import ToldTime, defines_time, tells_time
 from minishark.compiler.sql.tokens import (
     SETTINGS,
     Cursor,
@@ -207,6 +207,7 @@ class SharedScratch:
         self.has_own = False  # whether it may have tables or definitions of its own
         self.has_own_views = False
         self.has_definitions = False  # whether there may be views or macros
+        self.hides_time = False  # whether a macro may have the name of a function that tells it
         # Held where tables are changed, listed as tables, or defined over: DuckDB would refuse one
         # of two such transactions.
         self.lock = lock
@@ -254,7 +255,7 @@ class ScratchDatabase:
         self._con = shared.connection()
         for name, value in _SETTINGS.items():
             self._con.execute(f"SET SESSION {name} = {value}")
-        self._time = ToldTime(self._con, began)
+        self._time = ToldTime(con=self._con, began=began, defined=lambda: self._shared.hides_time)
         self.is_apart = is_apart
         self._ours = _SHARED if is_apart else _OURS
         self._of_catalog: frozenset[str] = frozenset()  # own views and macros that read the catalog
@@ -311,6 +312,7 @@ class ScratchDatabase:
         """
         with self._lock, self._shared.lock:
             self._shared.has_definitions |= Cursor(sql).next not in SETTINGS
+            self._shared.hides_time |= defines_time(sql)
             waiting = self._waiting if own else self._shared.definitions
             views = self._views if own else self._shared.views
             if alone:
@@ -645,6 +647,7 @@ class ScratchDatabase:
         given = contextlib.nullcontext() if rows is None else self._registered(rows)
         with self._lock, self._shared.lock, self._shows(sql) as names, given:
             self._shared.has_definitions = True
+            self._shared.hides_time |= defines_time(sql)
             if comments:
                 self._take(mentioned(sql, names))
             cursor = Cursor(sql)
@@ -1212,6 +1215,7 @@ class ScratchDatabase:
         """Run the definitions and settings that have not succeeded yet."""
         if self._is_undone:  # one that fails would end it
             return
+        self._time.tell(lambda: False)  # no user's macro replaces what a transaction was told with
         # A view over a table that does not exist (any more) waits until one of its name does.
         self._waiting = [sql for sql in self._waiting if not self._defined(sql)]
         if self._shared.definitions:

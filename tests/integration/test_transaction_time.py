@@ -11,6 +11,7 @@ import pytest
 
 import minishark
 from minishark import functions
+from minishark.errors import MinisharkError
 from minishark.session.session import Session
 
 CALLS = (
@@ -177,3 +178,36 @@ def test_definitions_tell_it() -> None:
             "UNION ALL FROM v UNION ALL SELECT m() UNION ALL FROM w"
         )
         assert all(moment > now for moment in after.to_arrow().column(0).to_pylist())
+
+
+@pytest.mark.parametrize("kind", ["MACRO", "TEMP MACRO"])
+def test_macros_of_users_stay(kind: str) -> None:
+    """A user's macro with the name of such a function is called in transactions and after them."""
+    with minishark.connect(in_process=True) as session:
+        session.sql("BEGIN")
+        now = value(session, "SELECT now() FROM duckdb_settings() LIMIT 1")
+        assert value(session, "SELECT now()") == now
+        session.sql("COMMIT")
+        with pytest.raises(MinisharkError, match="Cannot drop internal"):
+            session.sql("DROP MACRO now")
+        session.sql(f"CREATE {kind} now() AS 7")
+        session.sql(f"CREATE {kind} today(x) AS x + 1")
+        session.sql("BEGIN")
+        for query in (
+            "SELECT now()",
+            "SELECT now() FROM duckdb_settings() LIMIT 1",
+            "SELECT today(6)",
+        ):
+            assert value(session, query) == 7, query
+        stamp = value(session, "SELECT current_timestamp")
+        later()
+        assert value(session, "SELECT get_current_timestamp()") == stamp
+        session.sql("COMMIT")
+        assert value(session, "SELECT now() + today(6)") == 14
+        session.sql("DROP MACRO now")
+        session.sql("DROP MACRO today")
+        session.sql("BEGIN")
+        now = value(session, "SELECT now()")
+        later()
+        assert value(session, "SELECT now()") == now > stamp
+        session.sql("ROLLBACK")

@@ -44,8 +44,10 @@ def test_it_is_duckdbs_value(con: duckdb.DuckDBPyConnection, value: str) -> None
 def test_it_may_be_nested(con: duckdb.DuckDBPyConnection) -> None:
     """In structs, lists and maps, where the others of their values are as ever."""
     sql = "SELECT {'a': 1::VARIANT, 'b': [2::VARIANT, 'x'::VARIANT]} AS s, map {'k': 3::VARIANT} m"
-    (row,) = rows_of(con.execute(sql).to_arrow_table())
+    table = con.execute(sql).to_arrow_table()
+    (row,) = rows_of(table)
     assert (row.s.a, row.s.b, row.m) == (1, [2, "x"], {"k": 3})
+    assert [*_python_rows(table, ["STRUCT", "MAP"])] == con.execute(sql).fetchall()
 
 
 def test_times_with_a_zone_are_utc(con: duckdb.DuckDBPyConnection) -> None:

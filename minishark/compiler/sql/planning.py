@@ -36,7 +36,7 @@ from minishark.compiler.sql.lower import lower_plan
 from minishark.compiler.sql.miniature import Miniatures
 from minishark.compiler.sql.plan_json import PlanNotLowered
 from minishark.compiler.sql.statements import ParsedStatement, parse_statements
-from minishark.compiler.sql.times import ToldTime, tells_time
+from minishark.compiler.sql.times import ToldTime, defines_time, tells_time
 from minishark.compiler.sql.tokens import (
     find_calls,
     mentioned,
@@ -174,6 +174,7 @@ class _Shared:
     has_views: bool = False
     definitions: int = 0  # how often they have changed
     defines_time: bool = False  # whether a definition may tell the time
+    hides_time: bool = False  # whether a macro may have the name of a function that does
     defines_volatile: bool = False  # whether one may be volatile
     remembered: _Remembered = field(default_factory=_Remembered)  # of who has set nothing
 
@@ -276,7 +277,7 @@ class PlanningDatabase:
             self._con = beside.connection()
             self._lock = beside._lock.shared_by(self._con)  # noqa: SLF001
         _configure(self._con)
-        self._time = ToldTime(self._con, began)
+        self._time = ToldTime(con=self._con, began=began, defined=lambda: self._shared.hides_time)
         self._known = self._shared.remembered
         self._uncommitted: _Uncommitted | None = None
         self._began: _Began | None = None
@@ -606,6 +607,7 @@ class PlanningDatabase:
         with self._lock:
             self._refresh()
             with _query_errors():
+                self._time.tell(lambda: False)  # no user sees what a transaction was told with
                 self._con.execute(sql).fetchall()
             self._note(sql)
             if own:
@@ -619,6 +621,7 @@ class PlanningDatabase:
         shared.has_macros = shared.has_macros or _MACRO.search(sql) is not None
         shared.has_views = shared.has_views or _VIEW.search(sql) is not None
         shared.defines_time = shared.defines_time or tells_time(sql)
+        shared.hides_time = shared.hides_time or defines_time(sql)
         shared.defines_volatile = shared.defines_volatile or self._shows_volatile(sql)
 
     def change_setting(self, sql: str) -> None:

@@ -35,6 +35,13 @@ _FUNCTIONS = {
     "current_localtimestamp": "::TIMESTAMP",
 }
 """Functions that tell the time, and the casts that make it of a TIMESTAMPTZ."""
+_DEFINES = re.compile(
+    rf"\b(?:MACRO|FUNCTION)\b[^(]*\b(?:{'|'.join(_FUNCTIONS)})\b\"?\s*\(", re.IGNORECASE
+)
+_MACROS = (
+    "SELECT DISTINCT lower(function_name) FROM duckdb_functions() "
+    "WHERE NOT internal AND function_type = 'macro'"
+)
 _KEYWORDS = {
     "current_timestamp": "get_current_timestamp",
     "current_date": "current_date",
@@ -48,6 +55,11 @@ _KEYWORDS = {
 def tells_time(sql: str) -> bool:
     """Whether part of a statement may tell the time, or something else that changes with it."""
     return _TELLS_TIME.search(sql) is not None
+
+
+def defines_time(sql: str) -> bool:
+    """Whether a statement may create a macro with the name of a function that tells the time."""
+    return _DEFINES.search(sql) is not None
 
 
 def at_moment(sql: str, moment: datetime) -> str:
@@ -75,19 +87,22 @@ def _value(moment: datetime, function: str) -> str:
     return f"(TIMESTAMPTZ {quote_text(moment.isoformat())}){_FUNCTIONS[function]}"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class ToldTime:
     """What a connection tells of the time; for who holds the connection.
 
     Attributes:
         began: when the transaction of its session did; None if there is none.
+        defined: whether users may have macros with the names of functions that tell it.
         definitions: what has it tell that, for others that are to tell the same.
     """
 
     con: duckdb.DuckDBPyConnection
     began: Callable[[], datetime | None]
+    defined: Callable[[], bool]
     definitions: tuple[str, ...] = ()
     _told: datetime | None = field(default=None)
+    _names: tuple[str, ...] = ()  # of the functions whose place is taken
 
     def tell(self, needed: Callable[[], bool]) -> None:
         """Before a statement, outside of DuckDB's transactions; `needed` if it may tell the time.
@@ -98,12 +113,20 @@ class ToldTime:
         began = self.began()
         if began == self._told or (began is not None and not needed()):
             return
-        if began is None:
-            statements = [f"DROP MACRO temp.main.{name}" for name in _FUNCTIONS]
-        else:
+        for name in self._names:
+            self.con.execute(f"DROP MACRO temp.main.{name}")
+        self._names, self.definitions = (), ()
+        if began is not None:
+            users = self._users() if self.defined() else frozenset()
+            self._names = tuple(name for name in _FUNCTIONS if name not in users)
             create = "CREATE OR REPLACE TEMP MACRO"
-            statements = [f"{create} {name}() AS {_value(began, name)}" for name in _FUNCTIONS]
-        for sql in statements:
+            self.definitions = tuple(
+                f"{create} {name}() AS {_value(began, name)}" for name in self._names
+            )
+        for sql in self.definitions:
             self.con.execute(sql)
-        self.definitions = () if began is None else tuple(statements)
         self._told = began
+
+    def _users(self) -> frozenset[str]:
+        """The names of users' macros, which take the place of functions themselves."""
+        return frozenset(name for (name,) in self.con.execute(_MACROS).fetchall())
