@@ -258,10 +258,12 @@ def test_queries_while_a_program_runs(session: Session, tmp_path: Path) -> None:
         if workers == 2:
             assert any("front end" in text for text in frame.metrics().warnings)
             with pytest.raises(ResourceError, match="hold all slots"):
-                session.create_table("more", pa.table({"x": [1]}))
+                session.create_table("more", pa.table({"x": range(20_000)}))
         else:
-            session.create_table("more", pa.table({"x": [1]}))
+            session.create_table("more", pa.table({"x": range(20_000)}))
             session.drop_table("more")
+        session.create_table("few", pa.table({"x": [1]}))  # the front end stores them
+        session.drop_table("few")
         running.cancel()
         with pytest.raises(QueryCancelledError):
             running.result(30)

@@ -28,6 +28,7 @@ from minishark.compiler.sql.changes import parse_change, parse_create
 from minishark.errors import DataError, MinisharkError, QueryError, redacted
 from minishark.events.history import SUFFIX, HistoryReader
 from minishark.events.kinds import QueryStarted, SessionStarted
+from minishark.sources.filesystems import check_readable
 from minishark.tables.copy import parsed_copy
 from minishark.worker.memory import parse_size
 from minishark.worker.protocol import decode_job, decode_outcome, decode_payload, decode_problem
@@ -113,7 +114,7 @@ _TEXTS: dict[str, tuple[Parser, tuple[type[Exception], ...]]] = {
     "parameters": (lambda text: tokens.fill_parameters(text, [1, "a", None]), (MinisharkError,)),
     "names": (lambda text: tokens.fill_parameters(text, {"name": 1}), (MinisharkError,)),
     "statements": (lambda text: statements.parse_statements(_database(), text), (MinisharkError,)),
-    "files": (planning._check_files, (MinisharkError,)),
+    "files": (lambda text: check_readable(planning.named_files(text)), (MinisharkError,)),
     "setting": (statements.session_setting, (MinisharkError,)),
     "create": (parse_create, (MinisharkError,)),
     "change": (_change, (MinisharkError,)),
