@@ -185,22 +185,20 @@ class Tables:
         observed: Observed | None = None,
     ) -> tuple[Table, _Loaded | None]:
         """A table, and how to load it again if it comes from a source."""
-        if isinstance(data, NamedFiles):
-            data = named_files(data.pattern, data.reach)
-        if (theirs := datasets_of(data)) is not None:
-            data = theirs.pieces(data, self.cluster)
-        if not isinstance(data, Source | Pieces):
-            data = arrow_table(data)
-            check_text(data)
-            small = self._stored_here(name, folder, data, layout, observed)
-            if small is not None:
-                if on_progress is not None:
-                    on_progress(1, 1)
-                return small, None
-        with (
-            self.temporary_folders(folder) as (rows_folder, buckets),
-            self.loading(name, observed=observed) as observer,
-        ):
+        with self.loading(name, observed=observed) as observer, contextlib.ExitStack() as folders:
+            if isinstance(data, NamedFiles):
+                data = named_files(data.pattern, data.reach)
+            if (theirs := datasets_of(data)) is not None:
+                data = theirs.pieces(data, self.cluster)
+            if not isinstance(data, Source | Pieces):
+                data = arrow_table(data)
+                check_text(data)
+                small = self._stored_here(name, folder, data, layout)
+                if small is not None:
+                    if on_progress is not None:
+                        on_progress(1, 1)
+                    return small, None
+            rows_folder, buckets = folders.enter_context(self.temporary_folders(folder))
             pieces = pieces or layout.partitions or self.partitions
             source, size = self._source(data, rows_folder, pieces)
             columns = [column.name for column in source.schema]
@@ -220,9 +218,7 @@ class Tables:
             files = tuple(partition.file for partition in table.partitions)
             return table, _Loaded(source.origin, again, pieces, files)
 
-    def _stored_here(
-        self, name: str, folder: str, data: pa.Table, asked: Layout, observed: Observed | None
-    ) -> Table | None:
+    def _stored_here(self, name: str, folder: str, data: pa.Table, asked: Layout) -> Table | None:
         """A table of few rows, which the front end stores and measures itself; else None.
 
         That takes a tenth of the time of a task.
@@ -233,8 +229,7 @@ class Tables:
         few = few_rows(data, is_named=self.names_rows)
         if few is None:
             return None
-        with self.loading(name, observed=observed):
-            part = self.deltas.stored(folder, few.rows, layout.replicas)
+        part = self.deltas.stored(folder, few.rows, layout.replicas)
         table = Table(
             name=name,
             schema=few.schema,
