@@ -369,8 +369,9 @@ def _told(mistake: Callable[[Any], Any], world: SimpleNamespace) -> str:
         notes = [note.partition(":\n")[0] for note in getattr(error, "__notes__", ())]
         said.write("\n".join([f"{type(error).__name__}: {error}", *notes]))
     text = said.getvalue().replace(str(world.folder), "FOLDER").replace(str(Path.cwd()), "HERE")
-    # DuckDB cuts the line that it quotes by its length, which depends on the folder's name.
-    text = re.sub(r"\n*^LINE .*(?:read_\w+\(|\.\.\.).*\n.*\^$", "", text, flags=re.MULTILINE)
+    # DuckDB cuts the line that it quotes by its length, which depends on the folder's name; the
+    # process counts columns.
+    text = re.sub(r"\n*^LINE .*(?:read_\w+\(|\.\.\.|_outer).*\n.*\^$", "", text, flags=re.MULTILINE)
     return re.sub(r"node-\d", "node-N", re.sub(r"0x[0-9a-f]{6,}", "0x...", text)).rstrip()
 
 

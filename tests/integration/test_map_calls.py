@@ -97,7 +97,7 @@ def test_a_bad_row_ends_the_job(t: DataFrame) -> None:
     """By default; with its exception, as for `map_partitions`."""
     with pytest.raises(ValueError, match="a bad row") as found:
         t.map_rows(one_is_bad, "b BIGINT, s VARCHAR").count()
-    assert "in one_is_bad" in found.value.__notes__[0]
+    assert any("in one_is_bad" in note for note in found.value.__notes__)
     with pytest.raises(FunctionError, match="'b'"):
         t.limit(3).map_rows(lambda row: "x", "b BIGINT").collect()
 

@@ -118,7 +118,7 @@ def test_column_that_is_called_as_the_row_number(tmp_path: Path) -> None:
         ({"x.txt": b"x"}, "x.txt", "Can't tell how to read"),
         ({"x.parquet": b"no parquet"}, "x.parquet", "Can't read"),
         ({"x.parquet": b""}, "x.parquet", "Can't read"),
-        ({"d/a.csv": b"a\n1\n", "d/b.json": b'{"a": 1}'}, "d", "Can't tell how to read"),
+        ({"d/a.csv": b"a\n1\n", "d/b.json": b'{"a": 1}'}, "d", "files of a table are of one kind"),
     ],
 )
 def test_bad_files(files: dict[str, bytes], pattern: str, message: str, tmp_path: Path) -> None:

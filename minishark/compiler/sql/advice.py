@@ -145,7 +145,7 @@ _ADVICE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...]
             _always('Cast one of them: x::INTEGER in SQL, col("x").cast("int") in Python.'),
         ),
         (
-            "^Conversion Error: (?:Could not convert string|.* when casting from source column)",
+            r"^Conversion Error: (?:Could not convert string|(?!Type INT128).* from source column)",
             _always("TRY_CAST(x AS type) in SQL, and try_cast() in Python, give NULL there."),
         ),
         (
