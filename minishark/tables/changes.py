@@ -45,7 +45,14 @@ from minishark.tables.scratch_database import (
     Shell,
     StoppedBy,
 )
-from minishark.tables.stores import ChangedTable, NumberedRows, RunQuery, Stored, counted
+from minishark.tables.stores import (
+    ChangedTable,
+    NumberedRows,
+    RunQuery,
+    StoreContext,
+    Stored,
+    counted,
+)
 from minishark.worker.columns import as_numbers
 
 _NEVER = sys.maxsize
@@ -100,6 +107,17 @@ class Changes:
     run: RunQuery
     bind: Callable[[str], Schema]
     searching: Callable[[], contextlib.AbstractContextManager[StoppedBy]]
+
+    @classmethod
+    def of(cls, context: StoreContext, run: RunQuery, bind: Callable[[str], Schema]) -> Changes:
+        """Those of a store, whose queries are run and bound by these."""
+        return cls(
+            planning=context.planning,
+            scratch=context.scratch,
+            run=run,
+            bind=bind,
+            searching=context.searching,
+        )
 
     def explain(
         self,

@@ -413,14 +413,7 @@ class MemoryStore(TableStore):
             return None
 
     def _changes(self) -> Changes:
-        context = self.context
-        return Changes(
-            planning=context.planning,
-            scratch=context.scratch,
-            run=context.run,
-            bind=context.bind,
-            searching=context.searching,
-        )
+        return Changes.of(self.context, self.context.run, self.context.bind)
 
     def _add_column(self, statement: AlterTable, target: Target) -> pa.Table | None:
         """Add a column without a look at the rows; None if that is not what a statement does."""

@@ -286,14 +286,7 @@ class Warehouse(TableStore):
                 raise error.error from error
 
     def _changes(self, table: WarehouseTable) -> Changes:
-        context = self.context
-        return Changes(
-            planning=context.planning,
-            scratch=context.scratch,
-            run=table.run,
-            bind=table.bind,
-            searching=context.searching,
-        )
+        return Changes.of(self.context, table.run, table.bind)
 
     def explain(self, statement: Explained) -> str | kinds.ParsedStatement:
         path, context = () if statement.target is None else statement.target.path, self.context
