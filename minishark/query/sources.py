@@ -91,7 +91,7 @@ _TEXT = r"'(?:[^']|'')+'"
 _NAMED = re.compile(rf'{_TEXT}|"(?:[^"]|"")+"')
 _NAME = re.compile(r'"(?:[^"]|"")+"|\w+')
 _UNNAMED = re.compile(rf'(?<!\w)("?)({UNNAMED_SOURCE}\d+)\1(?!\w)')
-
+_MAY_MATCH = re.compile(r"[*?\[{~]")  # a pattern that is more than a path
 _ARGUMENT = re.compile(r"(?:(\w+)\s*(?::=|=>|=)\s*)?(.*)", re.DOTALL)
 
 _Settings: TypeAlias = tuple[str, ...]
@@ -626,6 +626,8 @@ class FileReach:
             return list_files(pattern, self.tables.storage.access())
         if Path(pattern).is_dir():
             return list_files(pattern)
+        if _MAY_MATCH.search(pattern) is None and Path(pattern).is_file():
+            return [stat_file(str(Path(pattern).absolute()))]
         try:
             paths = self.tables.planning.glob(pattern)
         except QueryError as error:
