@@ -8,9 +8,7 @@ from types import TracebackType
 
 DEBUG = "MINISHARK_DEBUG"
 """The environment variable that asks for whole tracebacks."""
-_OURS = frozenset(
-    ("minishark", "minishark_platforms", "sparrow_core", "canary_core", "machine_kit", "duckdb")
-)
+_OURS = ("minishark", "sparrow_core", "canary_core", "machine_kit", "duckdb")
 
 
 def debugging() -> bool:
@@ -33,6 +31,6 @@ def _of_users(traceback: TracebackType | None) -> TracebackType | None:
         return None
     further, frame = _of_users(traceback.tb_next), traceback.tb_frame
     package = frame.f_globals.get("__name__", "").partition(".")[0]
-    if package in _OURS or package in sys.stdlib_module_names:
+    if package.startswith(_OURS) or package in sys.stdlib_module_names:
         return further
     return TracebackType(further, frame, traceback.tb_lasti, traceback.tb_lineno)

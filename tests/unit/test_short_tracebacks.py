@@ -39,7 +39,7 @@ def _frames(error: Exception) -> list[str]:
 @pytest.fixture(autouse=True)
 def _ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is in this file counts as minishark's."""
-    monkeypatch.setattr(debugging, "_OURS", frozenset(("minishark", __name__.partition(".")[0])))
+    monkeypatch.setattr(debugging, "_OURS", ("minishark", __name__.partition(".")[0]))
     monkeypatch.delenv("MINISHARK_DEBUG", raising=False)
 
 
@@ -89,7 +89,7 @@ def test_a_generator_is_a_door_too() -> None:
 
 def test_a_function_that_users_pass_keeps_its_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mistake in it is at its own line, and all else ends at the line of the call."""
-    monkeypatch.setattr(debugging, "_OURS", frozenset(("minishark",)))
+    monkeypatch.setattr(debugging, "_OURS", ("minishark",))
 
     def wrong(frame: minishark.DataFrame) -> minishark.DataFrame:
         return frame.select("nmae")
