@@ -585,6 +585,7 @@ NULLS = "SET default_null_order = 'nulls_first'"
 BROKEN = "CREATE VIEW v AS FROM missing"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("first", "then", "stays"),
     [
