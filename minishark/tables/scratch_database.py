@@ -22,7 +22,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from minishark.compiler.sql.connection import ConnectionUse, undone
+from minishark.compiler.sql.connection import ConnectionUse, check_prepared, undone
 from minishark.compiler.sql.failures import failure_class
 from minishark.compiler.sql.planning import REMOTE_FILES, message_of
 from minishark.compiler.sql.statements import CreateEnum, SetVariable, Target, reads_catalog
@@ -849,12 +849,24 @@ class ScratchDatabase:
                     if name.lower() in keys:
                         self._run(f"INSERT INTO {table} FROM {view}")
                     self._run(f"DROP VIEW {view}")
-                if mentioned(sql, ("duckdb_tables", "pg_class", *self._catalog_views)):
-                    self._tell_sizes(names)
+                self._tell_of_cluster(sql, names)
                 yield names
 
+    def _tell_of_cluster(self, sql: str, names: Iterable[str]) -> None:
+        """Have the catalog tell the rows of the cluster's tables, and of no macros of ours."""
+        ours = [*self._time.names, "duckdb_functions"]
+        if mentioned(sql, ("duckdb_tables", "pg_class", *self._catalog_views)):
+            self._tell_sizes(names)
+            ours.append("duckdb_tables")
+        if len(ours) > 1 and mentioned(sql, ("duckdb_functions", *self._catalog_views)):
+            self._run(
+                "CREATE TEMP MACRO duckdb_functions() AS TABLE FROM system.main.duckdb_functions() "
+                "WHERE database_name <> 'temp' "
+                f"OR function_name NOT IN ({', '.join(map(quote_text, ours))})"
+            )
+
     def _tell_sizes(self, names: Iterable[str]) -> None:
-        """Have the catalog tell the rows of the cluster's tables, which are empty here."""
+        """Have it tell the rows of the cluster's tables, which are empty here."""
         tables = (self._stored(name) for name in names)
         rows = ", ".join(
             f"{quote_text(table.name)}: {table.rows}"
@@ -867,11 +879,6 @@ class ScratchDatabase:
                 "database_name = 'memory' AND schema_name = 'main' THEN "
                 f"greatest(map {{{rows}}}[table_name], estimated_size) ELSE estimated_size END "
                 "AS estimated_size) FROM system.main.duckdb_tables()"
-            )
-            self._run(
-                "CREATE TEMP MACRO duckdb_functions() AS TABLE FROM system.main.duckdb_functions() "
-                "WHERE database_name <> 'temp' "
-                "OR function_name NOT IN ('duckdb_tables', 'duckdb_functions')"
             )
 
     def _read_in(self, sql: str, names: list[str]) -> list[str]:
@@ -912,10 +919,9 @@ class ScratchDatabase:
         """Whether a query with parameters has names and types that are known here."""
         with self._lock, self._shows(sql):
             try:
-                self._con.execute(f"PREPARE checked AS {self._found(sql)}")
+                check_prepared(self._con, self._found(sql))
             except duckdb.Error:
                 return False
-            self._con.execute("DEALLOCATE checked")
             return True
 
     def put(self, name: str, columns: Iterable[tuple[str, str]], rows: pa.Table) -> None:

@@ -233,7 +233,7 @@ def _insert(text: Cursor, ctes: str) -> Insert:
         clauses=f"{conflict} {returning}".strip(),
         on_conflict=conflict != "",
         returning=returning != "",
-        may_read=any(token.word in _READS for token in text.tokens),
+        may_read=any(token.is_name and token.word in _READS for token in text.tokens),
     )
 
 

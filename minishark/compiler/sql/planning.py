@@ -30,12 +30,12 @@ from minishark.compiler.logical.plan import (
 )
 from minishark.compiler.logical.rewrite import rewrite
 from minishark.compiler.sql.advice import advised
-from minishark.compiler.sql.connection import ConnectionUse, undone
+from minishark.compiler.sql.connection import ConnectionUse, check_prepared, undone
 from minishark.compiler.sql.failures import VALUE_FAILURES
 from minishark.compiler.sql.lower import lower_plan
 from minishark.compiler.sql.miniature import Miniatures
 from minishark.compiler.sql.plan_json import PlanNotLowered
-from minishark.compiler.sql.statements import ParsedStatement, parse_statements
+from minishark.compiler.sql.statements import ParsedStatement, parse_statements, with_setting
 from minishark.compiler.sql.times import ToldTime, defines_time, tells_time
 from minishark.compiler.sql.tokens import (
     find_calls,
@@ -120,7 +120,6 @@ _VIEWS = "SELECT sql FROM duckdb_views() WHERE NOT internal ORDER BY temporary"
 _MACRO = re.compile(r"\b(?:MACRO|FUNCTION)\b", re.IGNORECASE)
 _VIEW = re.compile(r"\bVIEW\b", re.IGNORECASE)
 _UNCOMMITTED = "_minishark_uncommitted_"  # how the names of their miniatures start
-_PREPARED = "_minishark_prepared"
 _CACHED_MAX = 256
 _numbers = itertools.count()
 _Key = TypeVar("_Key", bound=Hashable)
@@ -631,7 +630,7 @@ class PlanningDatabase:
             self._known = _Remembered()
             if self._uncommitted is not None:
                 self._uncommitted.remembered = _Remembered()
-            self.settings = (*self.settings, sql)
+            self.settings = with_setting(self.settings, sql)
 
     def _outdate(self) -> None:
         """Drop what was parsed, bound and planned: it may mean something else from now on."""
@@ -671,8 +670,7 @@ class PlanningDatabase:
         """Resolve the names and types of a SELECT with parameters."""
         self._check_pivots(sql)
         with self._lock, _query_errors(), self._seen():
-            self._con.execute(f"PREPARE {_PREPARED} AS {sql}")
-            self._con.execute(f"DEALLOCATE {_PREPARED}")
+            check_prepared(self._con, sql)
 
     def _check_pivots(self, sql: str) -> None:
         """Refuse a PIVOT whose columns are values of rows, as those here are made up."""
