@@ -17,7 +17,7 @@ from minishark.compiler.logical.plan import LogicalPlan, called_functions
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS, UNLIMITED, PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.planner import plan_physical
-from minishark.compiler.sql.planning import TOO_DEEP, BoundStatement, PlanningDatabase, named_files
+from minishark.compiler.sql.planning import TOO_DEEP, BoundStatement, PlanningDatabase, check_files
 from minishark.compiler.stages.split import split, with_tasks
 from minishark.compiler.stages.stage import ReadMode, Stage, TableInput
 from minishark.errors import QueryError
@@ -28,7 +28,6 @@ from minishark.query.shown import Shown, shown
 from minishark.query.sinks import Sink
 from minishark.query.sources import SourceTable, SourceTables, with_splits
 from minishark.sources.contract import Snapshot
-from minishark.sources.filesystems import check_readable
 from minishark.worker.protocol import ScalarFunction
 
 _CACHED_PLANS_MAX = 256
@@ -204,7 +203,7 @@ class QueryPlanner:
             QueryError: they can't be resolved.
             DataError: a file that the text names is none, or does not answer.
         """
-        check_readable(named_files(sql))
+        check_files(sql)
         try:
             return self.planning.bind(sql, parsed)
         except QueryError as error:

@@ -482,10 +482,10 @@ class SourceTables:
             QueryError: an argument is no constant.
             DataError: a source can't be read.
         """
-        calls = (
+        calls = [
             Edit(call.first, call.last, quote(self._called(call, planning)))
             for call in find_calls(sql, self.functions)
-        )
+        ]
         remote = partial(self.remote, settings=planning.settings)
         return without_remote_files(edited(sql, calls), remote)
 

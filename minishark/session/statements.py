@@ -11,14 +11,13 @@ import duckdb
 import pyarrow as pa
 
 from minishark.compiler.sql import statements as kinds
-from minishark.compiler.sql.planning import named_files
+from minishark.compiler.sql.planning import check_files
 from minishark.compiler.sql.tokens import fill_parameters, fill_variables, without_parameters
 from minishark.dataframe import DataFrame
 from minishark.dataframe.frame import local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, TaskFailedError, UnsupportedError
 from minishark.session.runtime import Runtime
 from minishark.session.variables import missing_table_advice
-from minishark.sources.filesystems import check_readable
 from minishark.tables.stores import counted
 
 _ROLLED_BACK = "A COMMIT has rolled back its transaction, which an error had aborted."
@@ -95,7 +94,7 @@ class Statements:
         if not isinstance(statement, kinds.Transaction):
             runtime.scope.transaction.check()
         if not isinstance(statement, kinds.Query | kinds.Explain):  # whose files are, when it binds
-            check_readable(named_files(statement.sql))
+            check_files(statement.sql)
         if isinstance(statement, kinds.ExplainChange):
             with runtime.up_to_date():
                 told = runtime.stores.explain(statement.statement)

@@ -47,6 +47,7 @@ from minishark.compiler.sql.views import View, over_files, view_of
 from minishark.errors import ConflictError, DataValueError, QueryError
 from minishark.model.catalog import Table
 from minishark.model.expressions import Column, Schema, quote
+from minishark.sources.filesystems import check_readable
 
 DISABLED_OPTIMIZERS = {
     "statistics_propagation": "folds predicates with the miniature's minima and maxima",
@@ -878,11 +879,18 @@ def _may_name_file(sql: str) -> bool:
     return _FILE_ENDING.search(text) is not None or any("." in q for q in _QUOTED.findall(text))
 
 
-def named_files(sql: str) -> list[str]:
-    """The files and patterns that a statement may read, by what it looks like."""
+def check_files(sql: str) -> None:
+    """Refuse a statement that may read files which do not answer, by what it looks like.
+
+    Raises:
+        DataError: one is no regular file, or its file system does not answer.
+    """
     text = sql.lower()
-    if not any(word in text for word in _OF_FILES):
-        return []  # to look for them in a long text takes longer than to parse it
+    if any(word in text for word in _OF_FILES):  # else the search takes longer than to parse it
+        check_readable(_named_files(sql))
+
+
+def _named_files(sql: str) -> list[str]:
     return [
         quoted[1:-1]
         for named in _NAMES_FILES.finditer(sql)
