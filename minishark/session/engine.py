@@ -21,7 +21,7 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from minishark.cluster.backend import FragmentRejectedError, Placement
+from minishark.cluster.backend import DatabaseBrokenError, FragmentRejectedError, Placement
 from minishark.cluster.contract import Cluster
 from minishark.cluster.outputs import FOLDER as NODES_FOLDER
 from minishark.compiler.logical.plan import plan_text
@@ -747,7 +747,12 @@ class _Query(Generic[Result]):
         return result, self._ended(warnings)
 
     def run_in_front_end(self, rejected: FragmentRejectedError) -> tuple[Result, QueryRecord]:
-        """Run a statement that no executor accepts in the scratch database, which accepts more."""
+        """Run a statement that no executor accepts in the scratch database, which accepts more.
+
+        One that breaks databases does not run there: temporary tables would be lost.
+        """
+        if isinstance(rejected, DatabaseBrokenError):
+            raise TaskFailedError(str(rejected)) from None
         if self.sink.needs_tasks:
             raise RefusedError(str(rejected)) from None
         try:

@@ -14,7 +14,7 @@ from minishark.compiler.sql import statements as kinds
 from minishark.compiler.sql.planning import check_files
 from minishark.compiler.sql.tokens import fill_parameters, fill_variables, without_parameters
 from minishark.dataframe import DataFrame
-from minishark.dataframe.frame import local_frame, statement_frame
+from minishark.dataframe.frame import explaining_frame, local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, TaskFailedError, UnsupportedError
 from minishark.session.runtime import Runtime
 from minishark.session.variables import missing_table_advice
@@ -98,8 +98,15 @@ class Statements:
         if isinstance(statement, kinds.ExplainChange):
             with runtime.up_to_date():
                 told = runtime.stores.explain(statement.statement)
-            return local_frame(runtime, pa.table({"explain_value": [told]}))
-        answered = runtime.stores.run(statement)
+            return explaining_frame(runtime, told)
+        try:
+            answered = runtime.stores.run(statement)
+        except CatalogError as error:
+            advice = missing_table_advice(str(error), runtime.table_names)
+            if not advice:
+                raise
+            what, place, excerpt = str(error).partition("\n\nLINE ")
+            raise CatalogError(f"{what}{advice}{place}{excerpt}") from error
         if isinstance(answered, pa.Table):
             return local_frame(runtime, answered)
         statement, sql = answered, answered.sql
@@ -250,7 +257,7 @@ class Statements:
                 return local_frame(runtime, runtime.elsewhere.show(kinds.Show(sql, is_show=False)))
             return local_frame(runtime, runtime.query_in_front_end(sql))
         plan = runtime.scratch.explain(sql, analyze=explain == "analyze")
-        return local_frame(runtime, pa.table({"explain_value": [f"Runs in the front end\n{plan}"]}))
+        return explaining_frame(runtime, f"Runs in the front end\n{plan}")
 
     def _copy(self, query: str, target: str) -> pa.Table:
         runtime = self.runtime

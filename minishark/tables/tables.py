@@ -931,8 +931,7 @@ class Tables:
     def statistics_of(self, loaded: LoadedTable, schema: Schema) -> TableStatistics:
         columns = [(column.name, column.type) for column in schema]
         size = sum(partition.bytes for partition in loaded.partitions)
-        with contextlib.closing(self.planning.connection()) as connection:
-            return merge_statistics(connection, loaded.measured, columns, size)
+        return merge_statistics(loaded.measured, columns, size)
 
     def publish(self, table: Table, *, replace: bool, restores: Table | None = None) -> None:
         """Let statements see a table, in the place of one of that name if it may `replace` it.

@@ -60,7 +60,7 @@ from minishark.worker.scans import Scans, SplitStream
 from minishark.worker.statistics import partition_statistics, text_sample
 from minishark.worker.store import Store
 from minishark.worker.streaming import batches_of, even_batches
-from minishark.worker.task_errors import TaskError, is_full, task_errors
+from minishark.worker.task_errors import TaskError, internal_error, is_full, task_errors
 from minishark.worker.uploads import local_folder, upload
 from minishark.worker.writing import StoredFile, mapped
 
@@ -165,7 +165,7 @@ class TaskRunner:
             # A bug of DuckDB's, after which this database may refuse all else. The fragment is
             # not to blame alone: the statement as a whole often takes another path.
             self._restart()
-            raise TaskError(TaskProblem.BIND, str(error)) from error
+            raise TaskError(TaskProblem.INTERNAL, internal_error(error)) from error
         finally:
             self._prepared.release()
 

@@ -648,7 +648,7 @@ def test_database_that_broke_is_replaced(
         patch.setattr(runner, "_run", broken)
         with pytest.raises(TaskError, match="a bug") as found:
             runner.run(stage, EMPTY)
-    assert TaskProblem.BIND is found.value.detail.problem
+    assert TaskProblem.INTERNAL is found.value.detail.problem
     assert before is not runner._duckdb.con
     assert [(1,)] == rows(inline(runner.run(stage, EMPTY)))
 
