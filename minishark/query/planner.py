@@ -17,7 +17,7 @@ from minishark.compiler.logical.plan import LogicalPlan, called_functions
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS, UNLIMITED, PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.planner import plan_physical
-from minishark.compiler.sql.planning import TOO_DEEP, BoundStatement, PlanningDatabase, check_files
+from minishark.compiler.sql.planning import TOO_DEEP, BoundStatement, PlanningDatabase, named_files
 from minishark.compiler.stages.split import split, with_tasks
 from minishark.compiler.stages.stage import ReadMode, Stage, TableInput
 from minishark.errors import QueryError
@@ -28,6 +28,7 @@ from minishark.query.shown import Shown, shown
 from minishark.query.sinks import Sink
 from minishark.query.sources import SourceTable, SourceTables, with_splits
 from minishark.sources.contract import Snapshot
+from minishark.sources.filesystems import check_readable
 from minishark.worker.protocol import ScalarFunction
 
 _CACHED_PLANS_MAX = 256
@@ -361,6 +362,16 @@ class QueryPlanner:
             if stage.varies or any(function.volatile for function in called):
                 return None
         return tuple(plan.tables.values())
+
+
+def check_files(sql: str) -> None:
+    """Refuse a text that may read files which are none, or do not answer.
+
+    Raises:
+        DataError: there is one.
+    """
+    if patterns := named_files(sql):
+        check_readable(patterns)
 
 
 def _read_by(bound: BoundStatement, plan: LogicalPlan) -> tuple[str, ...]:

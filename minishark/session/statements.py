@@ -11,11 +11,11 @@ import duckdb
 import pyarrow as pa
 
 from minishark.compiler.sql import statements as kinds
-from minishark.compiler.sql.planning import check_files
 from minishark.compiler.sql.tokens import fill_parameters, fill_variables, without_parameters
 from minishark.dataframe import DataFrame
 from minishark.dataframe.frame import explaining_frame, local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, TaskFailedError, UnsupportedError
+from minishark.query.planner import check_files
 from minishark.session.runtime import Runtime
 from minishark.session.variables import missing_table_advice
 from minishark.tables.stores import counted

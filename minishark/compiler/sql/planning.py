@@ -40,6 +40,7 @@ from minishark.compiler.sql.times import ToldTime, defines_time, tells_time
 from minishark.compiler.sql.tokens import (
     find_calls,
     mentioned,
+    sql_tokens,
     syntax_tree,
     without_comments_around,
 )
@@ -47,7 +48,6 @@ from minishark.compiler.sql.views import View, over_files, view_of
 from minishark.errors import ConflictError, DataValueError, QueryError
 from minishark.model.catalog import Table
 from minishark.model.expressions import Column, Schema, quote
-from minishark.sources.filesystems import check_readable
 
 DISABLED_OPTIMIZERS = {
     "statistics_propagation": "folds predicates with the miniature's minima and maxima",
@@ -101,12 +101,8 @@ _FILE_ENDING = re.compile(
 )
 _PIVOTS = re.compile(r"\bPIVOT", re.IGNORECASE)
 # What names files: texts after FROM and JOIN, and those in calls of such functions.
-_NAMES_FILES = re.compile(
-    r"\b(?:FROM|JOIN)\s+('(?:[^']|'')*'|\"[^\"]*\")"
-    r"|\b\w*(?:read|scan|sniff|metadata)\w*\s*\(([^()]*)",
-    re.IGNORECASE,
-)
-_OF_FILES = ("from", "join", "read", "scan", "sniff", "metadata")
+_READER = re.compile(r"\w*(?:read|scan|sniff|metadata)\w*", re.IGNORECASE)
+_NAMES_FILES = re.compile(rf"\b(?:FROM|JOIN)\s*['\"]|{_READER.pattern}\s*\(", re.IGNORECASE)
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 _INTERNAL = re.compile(
     r'\nDid you mean "(?:_minishark|pg_|pragma_|duckdb_|sqlite_|information_schema)[^\n]*'
@@ -879,24 +875,22 @@ def _may_name_file(sql: str) -> bool:
     return _FILE_ENDING.search(text) is not None or any("." in q for q in _QUOTED.findall(text))
 
 
-def check_files(sql: str) -> None:
-    """Refuse a statement that may read files which do not answer, by what it looks like.
-
-    Raises:
-        DataError: one is no regular file, or its file system does not answer.
-    """
-    text = sql.lower()
-    if any(word in text for word in _OF_FILES):  # else the search takes longer than to parse it
-        check_readable(_named_files(sql))
-
-
-def _named_files(sql: str) -> list[str]:
-    return [
-        quoted[1:-1]
-        for named in _NAMES_FILES.finditer(sql)
-        for quoted in _QUOTED.findall(named[1] or named[2] or "")
-        if named[2] or quoted[0] == "'" or "." in quoted  # else it is a table
-    ]
+def named_files(sql: str) -> list[str]:
+    """The files and patterns that a statement may read, by what it looks like."""
+    if _NAMES_FILES.search(sql) is None:
+        return []  # the tokens of a long text take longer than to parse it
+    tokens, reads = sql_tokens(sql), -1
+    named = []
+    for at, token in enumerate(tokens):
+        if token.depth <= reads:
+            reads = -1
+        if token.text == "(" and reads < 0 and _READER.fullmatch(tokens[at - 1].text):
+            reads = token.depth
+        follows = at > 0 and tokens[at - 1].word in ("FROM", "JOIN")
+        is_path = token.is_text or (token.text[:1] == '"' and "." in token.text)  # or a table
+        if is_path and (follows or reads >= 0):
+            named.append(token.text[1:-1])
+    return named
 
 
 def _schema(relation: duckdb.DuckDBPyRelation) -> Schema:

@@ -24,7 +24,7 @@ _OPEN = {"(": ")", "[": "]", "{": "}", "CASE": "END"}
 _FIRST_COMMENTS = re.compile(r"\s*(?:--[^\n]*\n\s*)*")
 # Without quotes, dollars and asterisks, which would end a constant or a comment that began above.
 _LAST_COMMENT = re.compile(r"\n\s*--[^\n'\"$*]*\Z")
-_NAMED_ARGUMENT = re.compile(r"(\w+)\s*:?=\s*(.*)", re.DOTALL)
+_NAMED_ARGUMENT = re.compile(r"(\w+)\s*(?::=|=>|=)\s*(.*)", re.DOTALL)
 _WORD = re.compile(r"\w+")
 SETTINGS = ("SET", "RESET", "PRAGMA")
 """How statements begin that change settings."""
@@ -387,13 +387,19 @@ def find_calls(sql: str, functions: Collection[str]) -> Iterator[Call]:
             at = end + 1
 
 
+def named_argument(text: str) -> tuple[str, str]:
+    """The name of an argument, which is empty if it has none, and what it is."""
+    named = _NAMED_ARGUMENT.fullmatch(text)
+    return (named[1], named[2]) if named else ("", text)
+
+
 def call_arguments(text: str) -> Sequence[SqlText] | Mapping[str, SqlText]:
     """The arguments between brackets, by name if all of them are named."""
     text = text.strip()
     arguments = split_arguments(text[1:-1]) if text.startswith("(") else []
-    named = [match for match in map(_NAMED_ARGUMENT.match, arguments) if match]
+    named = {name: SqlText(value) for name, value in map(named_argument, arguments) if name}
     if arguments and len(named) == len(arguments):
-        return {match[1]: SqlText(match[2]) for match in named}
+        return named
     return [SqlText(argument) for argument in arguments]
 
 
