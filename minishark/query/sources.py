@@ -92,6 +92,7 @@ _TEXT = r"'(?:[^']|'')+'"
 _NAMED = re.compile(rf'{_TEXT}|"(?:[^"]|"")+"')
 _NAME = re.compile(r'"(?:[^"]|"")+"|\w+')
 _UNNAMED = re.compile(rf'(?<!\w)("?)({UNNAMED_SOURCE}\d+)\1(?!\w)')
+_MAY_MATCH = re.compile(r"[*?\[{~]")  # a pattern that is more than a path
 
 _Settings: TypeAlias = tuple[str, ...]
 """The statements that have changed settings of a session, which may say how files are read."""
@@ -624,6 +625,8 @@ class FileReach:
             return list_files(pattern, self.tables.storage.access())
         if Path(pattern).is_dir():
             return list_files(pattern)
+        if _MAY_MATCH.search(pattern) is None and Path(pattern).is_file():
+            return [stat_file(str(Path(pattern).absolute()))]
         try:
             paths = self.tables.planning.glob(pattern)
         except QueryError as error:

@@ -296,6 +296,7 @@ def test_data_frames_are_written_to_a_store(
     assert [] == list(empty_folder.iterdir())
 
 
+@pytest.mark.slow
 def test_modes_and_partitions_of_writers_hold_in_a_store(
     session: Session, server: S3Server, bucket: str, tmp_path: Path, empty_folder: Path
 ) -> None:

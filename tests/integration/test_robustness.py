@@ -493,6 +493,7 @@ def test_nodes_that_die_come_back(own_processes: Session) -> None:
         assert _ANSWER == own_processes.sql(_SUM).collect()
 
 
+@pytest.mark.slow
 def test_a_node_dies_in_the_middle_of_a_query(processes: Session) -> None:
     """The one with the only scheduler: its query is submitted again, to its successor."""
     victim = psutil.Process(_nodes(processes)[0])

@@ -256,6 +256,7 @@ def test_a_time_limit_ends_a_program(jobs: JobsClient, submitted: Submit) -> Non
     assert "more than 1 s" in state.ending
 
 
+@pytest.mark.slow
 def test_a_job_is_forgotten_after_its_time(
     jobs: JobsClient, running: ClusterRecord, submitted: Submit
 ) -> None:
@@ -336,7 +337,7 @@ def _lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line.strip() for line in capsys.readouterr().out.splitlines()]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["owner", "first"])
 def test_another_node_takes_over_from_a_killed_one(
     three: ClusterRecord, submitted: Submit, victim: str
@@ -575,6 +576,7 @@ while not os.path.exists(sys.argv[1]):
             session.submit_program(script, **wrong)  # type: ignore[arg-type] - on purpose
 
 
+@pytest.mark.slow
 def test_jobs_are_events_for_pages(
     session: Session, running: ClusterRecord, submitted: Submit
 ) -> None:

@@ -188,6 +188,7 @@ def test_definitions_tell_it() -> None:
         assert all(moment > now for moment in after.to_arrow().column(0).to_pylist())
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["MACRO", "TEMP MACRO"])
 def test_macros_of_users_stay(kind: str) -> None:
     """A user's macro with the name of such a function is called in transactions and after them."""

@@ -364,6 +364,7 @@ def _cancelled_by_click(tab: Tab, session: Session, address: str) -> tuple[float
     return seen - began, ended[0] - clicked
 
 
+@pytest.mark.slow
 def test_a_query_is_cancelled_by_a_click(tab: Tab, session: Session, address: str) -> None:
     _cancelled_by_click(tab, session, address)
 

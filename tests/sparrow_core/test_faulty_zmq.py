@@ -145,6 +145,7 @@ def test_each_task_commits_once_over_faulty_sockets(cluster: Cluster) -> None:
     assert sum(driver.faults for driver in cluster.drivers.values()) > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cluster", [7], indirect=True)
 def test_cancelled_jobs_leave_faulty_nodes(cluster: Cluster) -> None:
     """Whatever of the cancellation is lost, the next jobs find their slots."""

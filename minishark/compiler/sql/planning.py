@@ -77,6 +77,7 @@ _SERIALIZE = (
     "SELECT json_serialize_plan($1, optimize := true, skip_null := true, skip_empty := true, "
     "skip_default := true)"
 )
+_ZONE = "SELECT current_setting('TimeZone'), current_setting('Calendar')"
 _TEXT_OR_NAN = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NAN|nan)\b')
 # Evaluated twice, these give other values: functions, samples, and what the order of rows decides,
 # which there may be none of, or ties in.
@@ -151,6 +152,7 @@ class _Remembered:
         self.schemas: OrderedDict[BoundStatement, pa.Schema] = OrderedDict()
         self.plans: OrderedDict[tuple[BoundStatement, int], LogicalPlan] = OrderedDict()
         self.views: _Views | None = None
+        self.zone: tuple[int, str] | None = None
 
     def clear(self) -> None:
         self.views = None
@@ -550,7 +552,9 @@ class PlanningDatabase:
 
     def syntax(self, sql: str) -> Any:
         """The syntax tree of a SELECT; a QueryError for any other statement."""
-        return syntax_tree(self._text("SELECT json_serialize_sql($1)", sql)[0], sql)
+        with self._lock, _query_errors():  # which binds nothing
+            rows = self._con.execute("SELECT json_serialize_sql($1)", [sql]).fetchall()
+        return syntax_tree(rows[0][0], sql)
 
     def glob(self, pattern: str) -> list[str]:
         """The files that match a pattern, in the order in which DuckDB reads them."""
@@ -680,6 +684,27 @@ class PlanningDatabase:
                 "Only the session's own database runs a PIVOT without the values of its columns: "
                 "write ON column IN (values)."
             )
+
+    def mentioned(self, sql: str) -> tuple[str, ...]:
+        """The catalog's tables whose names are among the words of a text."""
+        with self._lock:
+            return self._tables_in(sql, None)
+
+    def means_more(self, sql: str) -> bool:
+        """Whether more may decide a statement's rows than its text, settings, tables and files."""
+        if self._uncommitted is not None or self._began is not None:
+            return True
+        return self.names_definition(sql) or self.tells_time(sql) or self.calls_python(sql)
+
+    @property
+    def zone(self) -> str:
+        """What settings say that begin as the process does: how times are read."""
+        with self._lock:
+            known = self._remembered.zone
+            if known is None or known[0] != self.version:
+                rows = self._con.execute(_ZONE).fetchall()
+                known = self._remembered.zone = (self.version, str(rows))
+            return known[1]
 
     def _says_all(self, sql: str) -> bool:
         """Whether a statement reads only tables that its text mentions, and no files."""

@@ -21,7 +21,7 @@ from minishark.model.expressions import quote_text
 # Their values become constants of a plan, which must not be reused.
 _TELLS_TIME = re.compile(
     r"\b(?:now|today|age|current_\w+|get_current_\w+|localtime|localtimestamp|"
-    r"transaction_timestamp|txid_current)\b",
+    r"transaction_timestamp|txid_current|ago|pg_\w+_time|in_search_path)\b",
     re.IGNORECASE,
 )
 _FUNCTIONS = {
