@@ -46,7 +46,6 @@ from sparrow_core.runtime.specs import JobSpec
 from sparrow_core.sim.cluster import duration_of, payload_of
 from sparrow_core.sim.workload import Arrival, central_response_times_s
 
-# Their quick forms take longest, and tests of their own look at what they find.
 REPEATED = ("zero-wait", "probe-ratio", "isolation", "soft-constraints", "past-sparrow")
 
 
