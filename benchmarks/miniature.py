@@ -89,7 +89,7 @@ def measured(folder: Path, table: str) -> tuple[Columns, TableStatistics, float]
             spent_s += time.perf_counter() - start_s
             size += data.nbytes
         start_s = time.perf_counter()
-        statistics = merge_statistics(con, parts, columns, size)
+        statistics = merge_statistics(parts, columns, size)
         return columns, statistics, spent_s + time.perf_counter() - start_s
 
 

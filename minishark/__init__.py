@@ -44,7 +44,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 def __dir__() -> list[str]:
     """All public names, also those that `__getattr__` has not imported yet."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *filter(_is_error, vars(errors))})
 
 
 def __getattr__(name: str) -> Any:
@@ -57,4 +57,12 @@ def __getattr__(name: str) -> Any:
         return getattr(imported("minishark.dataframe"), name)
     if name in ("functions", "types"):
         return imported(f"minishark.{name}")
+    if _is_error(name):
+        return getattr(errors, name)
     raise AttributeError(f"module 'minishark' has no attribute {name!r}")
+
+
+def _is_error(name: str) -> bool:
+    """Whether a class of `minishark.errors` is called so: they are all here, too."""
+    kind = vars(errors).get(name)
+    return isinstance(kind, type) and issubclass(kind, Exception)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib.util
 import os
@@ -189,8 +190,9 @@ def pytest_terminal_summary(
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove the run's own folder, and let the interpreter's end find what it is to collect.
 
-    DuckDB's bindings complain of each of their objects that is still there after it.
+    DuckDB's bindings complain of each of their objects that is still there after it. Before, pytest
+    collects twice.
     """
-    gc.unfreeze()
+    atexit.register(gc.unfreeze)
     if _own_folder in config.stash:
         shutil.rmtree(config.stash[_own_folder], ignore_errors=True)

@@ -52,6 +52,10 @@ class FragmentRejectedError(Exception):
     """DuckDB rejected a fragment; the statement can still run as a whole."""
 
 
+class DatabaseBrokenError(FragmentRejectedError):
+    """A fragment broke the executor's database; only an executor may try the statement again."""
+
+
 _LOST_ADVICE = (
     "If it is always the same task, look for code that crashes, ends or stops its process, takes "
     "too much memory, or holds Python's lock (GIL) for long, and run that in a process of its own."
@@ -253,6 +257,8 @@ def task_error(event: TaskFailed, *, is_own_text: bool = False) -> Exception:
     match detail.problem:
         case TaskProblem.BIND:
             return FragmentRejectedError(detail.message)
+        case TaskProblem.INTERNAL:
+            return DatabaseBrokenError(detail.message)
         case TaskProblem.RESOURCE:
             return ResourceError(detail.message)
         case TaskProblem.INTERRUPTED:

@@ -200,7 +200,11 @@ def start_cluster(options: StartOptions) -> ClusterRecord:
         for record in running_clusters():
             if record.name == options.name:
                 where = record.address
-                raise ClusterError(f"Cluster {options.name} is already running at {where}.")
+                raise ClusterError(
+                    f"Cluster {options.name} is already running at {where}. Use it by "
+                    f'minishark.connect("{options.name}"), end it by `minishark cluster stop '
+                    f"{options.name}`, or start another one with --name OTHER."
+                )
         keys = options.keys and str(Path(options.keys).absolute())
         load_keys(keys)
         nodes: list[NodeProcess] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -106,11 +107,15 @@ def shown(query: LazyQuery, count: Any, *, truncate: bool | int, vertical: bool)
         raise OptionError(f"show() takes a whole number of rows from 0, not {count!r}.")
     # One more row tells whether there are more.
     first = first_rows(query, count + 1)
+    if query.explain:
+        return str(first.column(0)[0])
     width = _SHOWN_WIDTH if truncate is True else int(truncate)
     return table_text(first, count, width=width, vertical=vertical)
 
 
 def html(query: LazyQuery) -> str:
+    if query.explain:
+        return f"<pre>{escape(str(run(query).column(0)[0]))}</pre>"
     if query.local_rows is not None:
         return table_html(query.local_rows, query.dtypes(), _HTML_ROWS)
     cancellation = Cancellation()

@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from minishark.dataframe.names import nearest
 from minishark.errors import (
@@ -16,7 +16,7 @@ from minishark.errors import (
     TaskFailedError,
     UnsupportedError,
 )
-from minishark.model.debugging import debugging
+from minishark.model.debugging import debugging, shorten
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -29,29 +29,48 @@ _UNEXPECTED = re.compile(r"\.(\w+)\(\) got an unexpected keyword argument '(\w+)
 def doors(kind: _Class) -> _Class:
     """A class whose public methods show users' mistakes in short; with MINISHARK_DEBUG in full."""
     for name, method in tuple(vars(kind).items()):
-        if inspect.isfunction(method) and not name.startswith("_"):
-            setattr(kind, name, _door(method))
+        if inspect.isfunction(method) and (name == "__getitem__" or not name.startswith("_")):
+            setattr(kind, name, door(method))
     return kind
 
 
-def _door(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    @functools.wraps(method)
-    def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        try:
-            return method(*args, **kwargs)
-        except Exception as error:
-            if debugging():
+def door(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A function, or a generator's, that shows users' mistakes in short."""
+    if inspect.isgeneratorfunction(method):
+
+        @functools.wraps(method)
+        def called(*args: _P.args, **kwargs: _P.kwargs) -> Any:
+            try:
+                yield from method(*args, **kwargs)
+            except Exception as error:
+                _tell(error, method)
                 raise
-            if isinstance(error, _MISTAKES):  # the message is all that DuckDB or the system said
-                raise error.with_traceback(None) from None
-            if isinstance(error, FunctionError) or isinstance(error.__cause__, FunctionError):
-                # Nobody asks what was tried before; a note has the traceback of the function.
-                raise error.with_traceback(None) from error.__cause__
-            named = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
-            if named and named[1] == method.__name__:
-                _, *names = inspect.signature(method).parameters
-                near = nearest(named[2], names) or f" It takes {', '.join(names) or 'nothing'}."
-                raise TypeError(f"{error}.{near}") from None
-            raise
+
+    else:
+
+        @functools.wraps(method)
+        def called(*args: _P.args, **kwargs: _P.kwargs) -> Any:
+            try:
+                return method(*args, **kwargs)
+            except Exception as error:
+                _tell(error, method)
+                raise
 
     return called
+
+
+def _tell(error: Exception, method: Callable[..., Any]) -> None:
+    """Shorten an error that a user's mistake or function has made."""
+    if debugging():
+        return
+    if isinstance(error, _MISTAKES):  # the message is all that DuckDB or the system said
+        shorten(error)
+    elif isinstance(error, FunctionError) or isinstance(error.__cause__, FunctionError):
+        # Nobody asks what was tried before; a note has the traceback of the function.
+        shorten(error, cause=error.__cause__)
+    named = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
+    if named and named[1] == method.__name__:
+        _, *names = inspect.signature(method).parameters
+        near = nearest(named[2], names) or f" It takes {', '.join(names) or 'nothing'}."
+        error.args = (f"{error}.{near}",)
+        shorten(error)

@@ -36,6 +36,7 @@ from minishark.dataframe.names import (
     CamelCase,
     camel_keywords,
     ident,
+    listed,
     nearest,
     pyspark_method,
     spelt_otherwise,
@@ -157,7 +158,8 @@ class DataFrame(Frame, CamelCase):
                 'Only map_batches() and map_rows() with on_error="quarantine" have rejected rows.',
                 name=name,
             )
-        near = frame_hint(name) or nearest(name, [*self.columns, *methods])
+        columns = self.columns
+        near = frame_hint(name) or nearest(name, [*columns, *methods]) + listed(columns)
         raise AttributeError(f"DataFrame has no column or method {name!r}.{near}", name=name)
 
     def __dir__(self) -> list[str]:
@@ -822,7 +824,7 @@ class DataFrame(Frame, CamelCase):
 
         Args:
             n: how many rows at most.
-            truncate: whether values are cut to 20 characters; or to how many.
+            truncate: whether texts and nested values are cut to 20 characters; or to how many.
             vertical: whether each value has a line of its own.
         """
         shown = actions.shown(self._query, n, truncate=truncate, vertical=vertical)
@@ -1265,6 +1267,12 @@ def cached_frame(runtime: Runtime, cached: CachedRows) -> DataFrame:
 def local_frame(runtime: Runtime, rows: pa.Table) -> DataFrame:
     """The answer of a statement that has run in the front end."""
     return DataFrame(LazyQuery(runtime=runtime, local_rows=rows))
+
+
+def explaining_frame(runtime: Runtime, text: str) -> DataFrame:
+    """The answer of an EXPLAIN that has run in the front end."""
+    rows = pa.table({"explain_value": [text]})
+    return DataFrame(LazyQuery(runtime=runtime, explain="plan", local_rows=rows))
 
 
 def reading(frame: DataFrame, others: Sequence[DataFrame]) -> DataFrame:

@@ -6,12 +6,15 @@ import difflib
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
+from minishark.compiler.sql.advice import HEADER
 from minishark.compiler.sql.connection import aside
 from minishark.model.expressions import quote
 
+_LISTED_MAX = 30
+_UNNAMED = re.compile(r"_c\d+").fullmatch  # as CSV files have it that are read without a header
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HUMP = re.compile(r"(?<=[a-z0-9])([A-Z])|(?<=[A-Z])([A-Z])(?=[a-z])")
 _SUM = re.compile(r"\b(?:TRY_)?CAST\((?P<sum>sum\()")
@@ -75,6 +78,20 @@ def nearest(name: str, names: Iterable[str], *, alike: float = 0.6) -> str:
     if not near:
         return ""
     return f" Did you mean {' or '.join(by_folded[item] for item in near)}?"
+
+
+def no_column(name: str, names: Sequence[str]) -> str:
+    """What to say of a column that is not there: which there are, and what may be meant."""
+    return f"There is no column {name!r}.{nearest(name, names)}{listed(names)}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """The columns, and what to do if they are those of a file that was read without its header."""
+    if not names:
+        return ""
+    rest = f" ... and {len(names) - _LISTED_MAX} more" if len(names) > _LISTED_MAX else ""
+    hint = f" {HEADER}" if all(map(_UNNAMED, names)) else ""
+    return f" The columns are {', '.join(names[:_LISTED_MAX])}{rest}.{hint}"
 
 
 def spelt_otherwise(name: str, names: Iterable[str]) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from minishark.dataframe.names import nearest
+from minishark.dataframe.names import no_column
 from minishark.dataframe.variants import is_variant, variant_value
 from minishark.errors import DataError, OptionError
 
@@ -79,7 +79,7 @@ class Row(tuple[Any, ...]):  # noqa: SLOT001 - a tuple can have no slots
             return super().__getitem__(positions[0])
         if positions:
             raise KeyError(f"{len(positions)} columns are called {key!r}; use a position.")
-        raise KeyError(f"There is no column {key!r}.{nearest(key, self.names)}")
+        raise KeyError(no_column(key, self.names))
 
     def __getattr__(self, name: str) -> Any:
         """The value of that name."""

@@ -36,16 +36,11 @@ from minishark.dataframe.column import (
     only_reference,
 )
 from minishark.dataframe.generated_functions import PREFIX, declare
-from minishark.dataframe.names import ident, nearest, readable
+from minishark.dataframe.names import ident, no_column, readable
 from minishark.dataframe.subqueries import mark, new_alias
 from minishark.errors import ColumnError, OptionError, UnsupportedError
 from minishark.model.expressions import Schema, numbered, quote_text
 
-_UNNAMED = re.compile(r"_c\d+").fullmatch  # as CSV files have it that are read without a header
-_HEADER = (
-    " If the first line of the CSV file has their names, pass header=True to read.csv(); else name "
-    'them by .to_df("a", "b" ...).'
-)
 _LINE_MAX = 88
 # Of chains of verbs, which are not indented, as each level would add to every line, and not bound
 # again with each verb.
@@ -566,10 +561,7 @@ def _only(places: list[int], reference: Reference, attributes: Sequence[Attribut
             f"This column {reference.name!r} belongs to a DataFrame that is no part of this one; "
             f"the columns here are {', '.join(names)}."
         )
-    raise ColumnError(
-        f"There is no column {reference.name!r}.{nearest(reference.name, names)} "
-        f"The columns are {', '.join(names)}.{_HEADER if all(map(_UNNAMED, names)) else ''}"
-    )
+    raise ColumnError(no_column(reference.name, names))
 
 
 def is_number(type_: str) -> bool:

@@ -19,7 +19,7 @@ from minishark.dataframe.column import (
     value,
 )
 from minishark.dataframe.lazy_query import F, LazyQuery, framed, query_of
-from minishark.dataframe.names import nearest
+from minishark.dataframe.names import nearest, no_column
 from minishark.dataframe.partitioned import cached_query
 from minishark.dataframe.select import Select, is_number
 from minishark.dataframe.verbs import filtered, project, with_columns
@@ -123,7 +123,7 @@ def _named(select: Select, name: str) -> str:
     names = [attribute.name for attribute in select.attributes]
     folded = {item.lower(): item for item in names}
     if name.lower() not in folded:
-        raise ColumnError(f"There is no column {name!r}.{nearest(name, names)}")
+        raise ColumnError(no_column(name, names))
     return folded[name.lower()]
 
 

@@ -188,6 +188,11 @@ def is_number(type_: pa.DataType) -> bool:
     )
 
 
+def _is_whole(type_: pa.DataType) -> bool:
+    """Whether values of a type are never cut: a part of a number or a time would mislead."""
+    return is_number(type_) or bool(pa.types.is_primitive(type_))
+
+
 def text_rows(table: pa.Table) -> Iterator[tuple[str | None, ...]]:
     """The rows of an answer, with values formatted by DuckDB."""
     if not table.num_columns:
@@ -242,10 +247,17 @@ class PlanText(str):
 
 
 def table_text(table: pa.Table, count: int, *, width: int, vertical: bool) -> str:
-    """The first rows; `table` has one more than `count` if there are more; `width` 0 is none."""
-    names = [_cut(printable(name), width) for name in table.column_names]
+    """The first rows; `table` has one more than `count` if there are more.
+
+    What is longer than `width` is cut, but for numbers and times; 0 cuts nothing.
+    """
+    names = [printable(name) for name in table.column_names]
+    widths = [0 if _is_whole(type_) else width for type_ in table.schema.types]
     rows = [
-        [_cut("NULL" if value is None else printable(value), width) for value in row]
+        [
+            _cut("NULL" if value is None else printable(value), most)
+            for value, most in zip(row, widths, strict=True)
+        ]
         for row in text_rows(table.slice(0, count))
     ]
     lines = _vertical(names, rows) if vertical else _aligned(table.schema, names, rows)

@@ -31,6 +31,7 @@ from minishark.dataframe.select import Item, Select, parenthesized, statement
 from minishark.errors import ColumnError, OptionError, UnsupportedError
 
 _CONDITION = "minishark_condition"  # a column that users do not see
+_COMBINED_MAX = 4_096  # sides of UNION and its like; planning takes 40 s then, and grows squared
 
 # Columns
 
@@ -208,7 +209,14 @@ def combined(left: LazyQuery, operator: str, right: LazyQuery) -> LazyQuery:
             for side in sides
         )
 
-    return left.over(statement(text(*sides), left.schema_of(text, *sides)), right)
+    whole = text(*sides)
+    if whole.count(f"\n{operator}\n") >= _COMBINED_MAX:
+        raise UnsupportedError(
+            f"This combines more than {_COMBINED_MAX:,} queries, which would be planned for "
+            "minutes: persist() some of them first, as df = df.union(df).persist(), or read many "
+            "files at once by a list of paths."
+        )
+    return left.over(statement(whole, left.schema_of(text, *sides)), right)
 
 
 def combined_by_name(left: LazyQuery, right: LazyQuery, *, allow_missing: bool) -> LazyQuery:

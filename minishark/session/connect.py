@@ -23,7 +23,8 @@ from minishark.cluster.local import RECOVERY_S, ClusterOptions, OwnCluster
 from minishark.cluster.platforms import Shape, platform_of
 from minishark.cluster.scaling import ScalingOptions
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions
-from minishark.errors import OptionError
+from minishark.errors import MinisharkError, OptionError
+from minishark.model.debugging import debugging, shorten
 from minishark.query.limits import Limits
 from minishark.session.lazy import imported
 from minishark.session.options import OPTIONS, Where, check_options, documented
@@ -59,8 +60,13 @@ def _by_options(function: Callable[_P, _T]) -> Callable[_P, _T]:
         job_cluster = os.environ.get(CLUSTER_VARIABLE)  # in a job, that of its node
         if given.get("cluster") is None and job_cluster and _fits(given, Where.RUNNING):
             given = {"reuse": "cluster", **given, "cluster": job_cluster}
-        check_options(given, _where(given.get("cluster")))
-        return bound(**given)
+        try:
+            check_options(given, _where(given.get("cluster")))
+            return bound(**given)
+        except MinisharkError as error:
+            if not debugging():
+                shorten(error, cause=error.__cause__)
+            raise
 
     called.__doc__ = documented(function)
     return called

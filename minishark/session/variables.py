@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 from minishark.dataframe import DataFrame
+from minishark.dataframe.names import nearest
 
 _MISSING = re.compile(r"Table with name (\w+) does not exist")
 _FRAMES_MAX = 100
@@ -17,7 +18,7 @@ _FRAMES_MAX = 100
 def missing_table_advice(message: str, tables: Iterable[str]) -> str:
     """What to do if the table that a statement lacks is elsewhere; or nothing.
 
-    That is in another schema, or in a variable of who runs it.
+    That is in another schema, or in a variable of who runs it, or it has a name like it.
 
     Args:
         message: why the statement did not bind.
@@ -35,7 +36,8 @@ def missing_table_advice(message: str, tables: Iterable[str]) -> str:
         return f'\n\nThe variable {name} becomes a view by {name}.create_temp_view("{name}").'
     if value is not None:
         return f'\n\nThe variable {name} becomes a table by session.create_table("{name}", {name}).'
-    return ""
+    near = nearest(name, tables) if "Did you mean" not in message else ""
+    return f"\n{near.strip()}" if near else ""
 
 
 def _variable(name: str) -> Any:

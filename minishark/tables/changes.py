@@ -135,10 +135,7 @@ class Changes:
         Raises:
             NotHereError: as `apply`, as far as that is known before it runs.
         """
-        if isinstance(change, Insert):
-            is_alone = not change.may_read
-        else:
-            is_alone = not queries.reads_others(change)
+        is_alone = not change.may_read
         self._check(sql, change)
         self.scratch.check(table.in_scratch(sql), table.shell, is_alone=is_alone)
         if isinstance(change, Insert):
@@ -334,8 +331,7 @@ class Changes:
         return concerned if concerned.num_rows < table.many else None
 
     def _searchable_here(self, change: Changed, table: ChangedTable[Made]) -> pa.Table | None:
-        search = queries.search_of(change)
-        if queries.reads_others(change) or self.planning.calls_python(search):
+        if change.may_read or self.planning.calls_python(queries.search_of(change)):
             return None
         return table.few_rows(lambda relation: queries.concerned(change, relation, "1"))
 
@@ -348,8 +344,7 @@ class Changes:
             NotHereError: more than one search is needed.
         """
         # On a table that has some rows only, what reads it besides would find those.
-        reads_itself = queries.mentions(sql, table.called) > 1
-        if reads_itself or self.planning.names_definition(sql):
+        if change.reads_itself or self.planning.names_definition(sql):
             if not is_patch:
                 reason = "It reads its own table, or a view or macro that may."
                 raise NotHereError(reason)
@@ -373,8 +368,8 @@ class Changes:
         rows: pa.Table | None,
     ) -> MadeRows:
         assert rows is not None, "there are some, or none, but that is known"
-        is_alone = not queries.reads_others(change)
-        return self.scratch.change_some(table.in_scratch(sql), shell, rows, is_alone=is_alone)
+        statement = table.in_scratch(sql)
+        return self.scratch.change_some(statement, shell, rows, is_alone=not change.may_read)
 
     def _marked(
         self, sql: str, change: Changed, table: ChangedTable[Made], target: queries.Target
@@ -409,7 +404,7 @@ class Changes:
         If only DuckDB can tell what it does (`target` is None), those that it may concern. If this
         is the last search (`is_last`), tasks change few rows, too.
         """
-        with table.numbered(is_alone=not queries.reads_others(change)) as rows:
+        with table.numbered(is_alone=not change.may_read) as rows:
             query, columns = self._patch_query(change, table, target, rows)
             if target is None:
                 found = self.run(query, CollectRows(), catalog=rows.catalog, told=sql)
@@ -476,7 +471,7 @@ class Changes:
             stored = table.rows_at(np.sort(numbers))
             if stored is not None:
                 return stored
-        with table.numbered(is_alone=not queries.reads_others(change)) as rows:
+        with table.numbered(is_alone=not change.may_read) as rows:
             search = queries.concerned(change, rows.relation, "*")
             sink = CollectRows(lossless=True)
             return self.run(search, sink, catalog=rows.catalog, told=sql)
@@ -488,8 +483,8 @@ class Changes:
         added: pa.Table | Stored[Made] | None = None
         count = patched.rows
         try:
-            is_alone = not queries.reads_others(change)
-            self.scratch.check(table.in_scratch(sql), table.shell, is_alone=is_alone)
+            statement = table.in_scratch(sql)
+            self.scratch.check(statement, table.shell, is_alone=not change.may_read)
             if isinstance(change, Merge) and change.adds:
                 added = self._added(sql, change, table)
                 count += added.num_rows if isinstance(added, pa.Table) else added.rows

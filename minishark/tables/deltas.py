@@ -493,8 +493,9 @@ class DeltaWriter:
             merged = slices[1 + kept :]
             parts = [_plain(store.read((item,))) for item in merged]
             rows = pa.concat_tables([*parts, _plain(rows).cast(parts[0].schema)])
-        encoded = self._encoded(table.folder, rows, first, store)
-        delta, held = self._written(table.folder, partition.locations, encoded, store)
+        folder = table.folder
+        encoded = self._encoded(folder, rows, first, store)
+        delta, held = self._written(folder, partition.locations, encoded, store)
         if not held:  # else nobody would be known to have the partition's own file
             message = f"no node of partition {partition.index} answers"
             raise InputMissingError(message, (first,), is_silent=True)

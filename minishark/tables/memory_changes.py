@@ -218,8 +218,7 @@ class MemoryTable(ChangedTable[Table]):
             return
         try:
             # Another transaction may add rows with the same keys: both can't be committed.
-            is_alone = patched is not None or bool(self.constraints.keys)
-            self._next(new, None if is_alone else rows)
+            self._next(new, rows, adds=patched is None and not self.constraints.keys)
         except BaseException:
             self._context.tables.retire(changed_files(new, self._table))
             raise
@@ -227,7 +226,7 @@ class MemoryTable(ChangedTable[Table]):
     def comment(self, sql: str) -> None:
         """Make the next version, after a COMMENT."""
         definition = self._context.scratch.commented(sql, self.shell)
-        self._next(replace(self._table, definition=definition, version=next(versions)), None)
+        self._next(replace(self._table, definition=definition, version=next(versions)))
 
     def add_column(self, added: AddedColumn) -> None:
         """Make the next version, with a column."""
@@ -239,7 +238,7 @@ class MemoryTable(ChangedTable[Table]):
         statistics = TableStatistics(new.rows, new.bytes, columns)
         definition, says = added.definition, added.constraints
         new = replace(new, statistics=statistics, definition=definition, constraints=says)
-        self._next(new, None)
+        self._next(new)
 
     def discard(self, *made: Stored[Table] | pa.Table | None) -> None:
         for part in made:
@@ -260,12 +259,12 @@ class MemoryTable(ChangedTable[Table]):
         joined = joined_statistics(table.statistics, table.schema, added.statistics)
         return replace(new, statistics=joined)
 
-    def _next(self, new: Table, added: AddedRows | None) -> None:
-        """Let the next statements see a version; `added` if it only has more rows."""
+    def _next(self, new: Table, added: AddedRows | None = None, *, adds: bool = False) -> None:
+        """Let the next statements see a version with these rows; `adds` if that is all."""
         tables, old = self._context.tables, self._table
-        new = measured(tables.merged(new), new, None)
+        new = measured(tables.merged(new), new, added)
         if self._open is not None:
-            self._open.change(old, new, added)
+            self._open.change(old, new, added if adds else None)
         else:
             tables.changed((old, new))
             self._context.merger.look(old.name)

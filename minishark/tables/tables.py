@@ -417,15 +417,14 @@ class Tables:
             for new in created:
                 if new.name in self.catalog and new.name.lower() not in gone:
                     raise ConflictError(replaced_meanwhile(new.name))
-            current = {old.folder: self._current(old) for old, _ in changes}
-            doubted = {old.folder: self._doubted(old) for old, _ in changes}
-            changed_tables = [
-                _relocated(new, current[old.folder], doubted[old.folder]) for old, new in changes
-            ]
+            current = [self._current(old) for old, _ in changes]
+            doubted = [self._doubted(old) for old in current]
+            made = (new for _, new in changes)
+            changed_tables = [*map(_relocated, made, current, doubted)]
             before = [(gone.get(new.name.lower()), new) for new in created]
             names = {new.name.lower() for new in created}
             ends = [(old, None) for name, old in gone.items() if name not in names]
-            pairs = zip((current[old.folder] for old, _ in changes), changed_tables, strict=True)
+            pairs = zip(current, changed_tables, strict=True)
             shared = self._commit([*pairs, *before, *ends])
             changed_tables = [shared.get(new.name, new) for new in changed_tables]
             created = [shared.get(new.name, new) for new in created]
@@ -433,9 +432,9 @@ class Tables:
                 self.catalog.change((*changed_tables, *created), gone)
             for new in changed_tables:
                 self.planning.update_table(new)
-            for folder, nodes in doubted.items():
+            for old, nodes in zip(current, doubted, strict=True):
                 if nodes:
-                    self._ask_again(folder, nodes)
+                    self._ask_again(old.folder, nodes)
         for old in gone.values():
             self.forget(old.folder)
         for old, new in changes:
@@ -489,11 +488,12 @@ class Tables:
 
     def retire(self, files: Mapping[str, Sequence[str]]) -> None:
         """Files that no version has any more, with their locations, are deleted some time."""
+        readers = self.cluster.open_folders
         for file, nodes in files.items():
             if self.shared is not None and not self.shared.may_retire(file):
                 continue
             for node in nodes:
-                self._retired.give_up(file, node, self.cluster.open_folders)
+                self._retired.give_up(file, node, readers)
 
     def merged(self, table: Table) -> Table:
         """The same rows, with partitions stored again that have lost many."""
@@ -958,8 +958,7 @@ class Tables:
     def statistics_of(self, loaded: LoadedTable, schema: Schema) -> TableStatistics:
         columns = [(column.name, column.type) for column in schema]
         size = sum(partition.bytes for partition in loaded.partitions)
-        with contextlib.closing(self.planning.connection()) as connection:
-            return merge_statistics(connection, loaded.measured, columns, size)
+        return merge_statistics(loaded.measured, columns, size)
 
     def publish(self, table: Table, *, replace: bool, restores: Table | None = None) -> None:
         """Let statements see a table, in the place of one of that name if it may `replace` it.

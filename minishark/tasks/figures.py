@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from minishark.dataframe.doors import doors
 from minishark.errors import OptionError
 from minishark.tasks.partitions import Partitioned
 
@@ -95,6 +96,7 @@ class Summary:
         return math.sqrt(self.sampleVariance())
 
 
+@doors
 class Figures(Partitioned):
     """The methods of items that are numbers, or have an order."""
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, PENDING
 from typing import Any, Generic, NoReturn, TypeVar
 
+from minishark.dataframe.doors import door
 from minishark.tasks.call import Call
 from minishark.tasks.pool import CallPool
 from minishark.worker.protocol import PythonOutcome
@@ -146,6 +147,7 @@ class Future(concurrent.futures.Future[T], Generic[T]):
         super().add_done_callback(self._pool.calling_back(fn))
         self.awaited()
 
+    @door
     def result(self, timeout: float | None = None) -> T:
         """What the call returned.
 

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from minishark.dataframe.applied import check_callable
+from minishark.dataframe.doors import doors
 from minishark.dataframe.names import CamelCase
 from minishark.dataframe.writer import new_folder
 from minishark.errors import OptionError, UnsupportedError
@@ -27,6 +28,7 @@ from minishark.tasks.pairs import Pairs
 from minishark.tasks.partitions import Context, Part, Source, stored
 
 
+@doors
 class Items(Pairs, Figures, CamelCase):
     """Python objects in the partitions of a cluster; lazy, and always in their order.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from minishark.dataframe.applied import check_callable
+from minishark.dataframe.doors import doors
 from minishark.errors import UnsupportedError
 from minishark.tasks import algebra
 from minishark.tasks.partitions import Partitioned
@@ -28,6 +29,7 @@ class _Tagged:
         return pair[0], (self.place, pair[1])
 
 
+@doors
 class Pairs(Partitioned):
     """The methods of items that are pairs."""
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Self
 
 from minishark.dataframe.applied import check_callable
+from minishark.dataframe.doors import doors
 from minishark.errors import OptionError
 from minishark.tasks import algebra
 from minishark.tasks.accumulators import counted, counting
@@ -106,6 +107,7 @@ class Part:
     transformations: tuple[Transformation, ...] = ()
 
 
+@doors
 class Partitioned:
     """Python objects in partitions, and what all that is done with them is made of."""
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 
+from minishark.dataframe.doors import door
 from minishark.errors import OptionError
 from minishark.tasks.call import Call, CallOptions
 from minishark.tasks.functions import Function
@@ -201,11 +202,13 @@ class Results(Iterator[T], Generic[T]):
         # A loop in C over the values of a chunk; what a loop leaves is there for the next.
         return itertools.chain.from_iterable(self._parts())
 
+    @door
     def _parts(self) -> Iterator[Iterator[T]]:
         yield self._values
         while self._advance():
             yield self._values
 
+    @door
     def __next__(self) -> T:
         while True:
             for value in self._values:

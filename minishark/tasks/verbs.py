@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -45,6 +46,8 @@ class Calls:
     ) -> Future[T]:
         """Run `fn(*args, **kwargs)` in the cluster."""
         check_callable("submit", fn)
+        if kwargs:
+            _check_options(fn, kwargs)
         return submit(self.pool, options, (fn, args, kwargs))
 
     def map(
@@ -60,6 +63,8 @@ class Calls:
         check_callable("map", fn)
         if not iterables:
             raise OptionError("map() takes at least one iterable.")
+        for place, items in enumerate(iterables, 1):
+            _check_iterable(place, items)
         return mapped(
             self.pool, self._checked(options), fn, iterables,
             chunksize=chunksize, slots=self._slots(), ordered=ordered,
@@ -100,14 +105,44 @@ class Calls:
         """
         if options.reuse and self.pool.kept is None:
             raise OptionError(
-                "reuse=True needs a session that keeps outputs: pass reuse to connect(), too. "
-                "Calls that other calls make are not kept."
+                'reuse=True needs a session that keeps outputs: pass reuse="session" or '
+                'reuse="cluster" to connect(). Calls that other calls make are not kept.'
             )
         nodes = self.pool.placing().nodes if options.prefers else ()
         for name in options.prefers:
             if name not in nodes:
                 raise OptionError(f"There is no node {name!r}.{nearest(name, nodes)}")
         return options
+
+
+def _check_iterable(place: int, items: Any) -> None:
+    if not isinstance(items, Iterable) and not hasattr(items, "__getitem__"):
+        raise OptionError(
+            f"map() takes a function and iterables of its arguments: number {place} is of "
+            f"{type(items).__name__}. For one call, use submit()."
+        )
+
+
+_OPTIONS = ("prefers", "retries", "timeout", "reuse")
+
+
+def _check_options(fn: Callable[..., Any], kwargs: Iterable[str]) -> None:
+    """Raise OptionError if an argument that the function does not take seems to be an option."""
+    meant = [name for name in kwargs if nearest(name, _OPTIONS)]
+    if not meant:
+        return
+    try:
+        taken = inspect.signature(fn).parameters
+    except (TypeError, ValueError):  # of a function in C
+        return
+    if any(each.kind is each.VAR_KEYWORD for each in taken.values()):
+        return
+    for name in meant:
+        if name not in taken:
+            raise OptionError(
+                f"submit() passes {name!r} on to the function, which does not take it. Options of "
+                f"calls go to session.executor(): {', '.join(_OPTIONS)}."
+            )
 
 
 def call_options(

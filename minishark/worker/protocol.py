@@ -292,6 +292,8 @@ class TaskProblem(StrEnum):
 
     BIND = "bind"
     """DuckDB rejected the fragment; the whole statement may still run."""
+    INTERNAL = "internal"
+    """DuckDB failed by a mistake of its own, which broke its database."""
     SQL = "sql"
     """DuckDB reported an error as it would to any user, which is none of the next two."""
     VALUE = "value"

@@ -11,6 +11,7 @@ the share (u/s)^2 of them occurred once, so u + (u/s)^3 (n - s) among n rows.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import warnings
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from typing import TypeAlias
 import duckdb
 import pyarrow as pa
 
-from minishark.compiler.sql.connection import ConnectionUse
+from minishark.compiler.sql.connection import aside
 from minishark.model.catalog import ColumnStatistics, TableStatistics
 from minishark.model.expressions import quote
 from minishark.worker.columns import integers
@@ -79,7 +80,6 @@ def partition_statistics(
 
 
 def merge_statistics(
-    con: duckdb.DuckDBPyConnection,
     parts: Sequence[pa.Table],
     columns: Sequence[tuple[str, str]],
     size_bytes: int,
@@ -89,8 +89,8 @@ def merge_statistics(
     rows, text_rows = (_sum(measured, name) for name in ("rows", "text_rows"))
     sampled = any(measured.column("sampled").to_pylist())
     numbers = [i for i, (_, type_name) in enumerate(columns) if is_measured(type_name)]
-    bounds = _bounds(con, measured, [(i, columns[i][1]) for i in numbers])
-    distinct = _distinct_counts(con, measured, numbers)
+    bounds = _bounds(measured, [(i, columns[i][1]) for i in numbers])
+    distinct = _distinct_counts(measured, numbers)
     merged = [ColumnStatistics() for _ in columns]
     for i in numbers:
         counts = _sum(measured, f"count_{i}"), distinct[i]
@@ -104,9 +104,7 @@ def _sum(measured: pa.Table, name: str) -> int:
     return sum(measured.column(name).to_pylist())
 
 
-def _bounds(
-    con: duckdb.DuckDBPyConnection, measured: pa.Table, columns: Sequence[tuple[int, str]]
-) -> dict[int, _Bounds]:
+def _bounds(measured: pa.Table, columns: Sequence[tuple[int, str]]) -> dict[int, _Bounds]:
     """Minimum and maximum of columns, by their numbers, as DuckDB writes them.
 
     DuckDB compares and writes only what Python might do otherwise: it takes longer to bind this.
@@ -116,12 +114,11 @@ def _bounds(
     others = [number for number in plain if number not in by_column]
     if others:
         items = [f"{f}({f}imum_{i})::VARCHAR" for i in others for f in ("min", "max")]
-        con.register(_PART, measured)
-        try:
-            with ConnectionUse(con):
-                values = con.execute(f"SELECT {', '.join(items)} FROM {_PART}").fetchall()[0]
-        finally:
-            con.unregister(_PART)
+        sql = f"SELECT {', '.join(items)} FROM {_PART}"
+        values: Sequence[str | None] = [None] * len(items)
+        # TIMESTAMP_S holds what DuckDB can't write: that is an error of its own, not of the table.
+        with contextlib.suppress(duckdb.InternalException), aside() as con:
+            values = con.register(_PART, measured).execute(sql).fetchall()[0]
         by_column |= dict(zip(others, zip(values[::2], values[1::2], strict=True), strict=True))
     return by_column
 
@@ -142,9 +139,7 @@ def _plain_bounds(measured: pa.Table, number: int, type_name: str) -> _Bounds | 
     return bounds[0], bounds[1]
 
 
-def _distinct_counts(
-    con: duckdb.DuckDBPyConnection, measured: pa.Table, numbers: Sequence[int]
-) -> dict[int, int]:
+def _distinct_counts(measured: pa.Table, numbers: Sequence[int]) -> dict[int, int]:
     """The distinct count of each measured column, by its number.
 
     All states in one column, those of a column after those of the one before: to bind a call for
@@ -155,18 +150,14 @@ def _distinct_counts(
     chunks = [chunk for n in numbers for chunk in measured.column(f"distinct_{n}").chunks]
     owners = integers([n for n in numbers for _ in range(measured.num_rows)])
     states = pa.table({"owner": owners, "state": pa.chunked_array(chunks)})
-    con.register(_STATES, states)
-    try:
-        with ConnectionUse(con):
-            counted = con.execute(
-                # A state is the same for every argument type.
-                "SELECT owner, finalize(combine_aggr("
-                "to_aggregate_state(state, 'approx_count_distinct', ['BIGINT']))) "
-                f"FROM {_STATES} GROUP BY owner"
-            ).fetchall()
-        return dict(counted)
-    finally:
-        con.unregister(_STATES)
+    with aside() as con:
+        counted = con.register(_STATES, states).execute(
+            # A state is the same for every argument type.
+            "SELECT owner, finalize(combine_aggr("
+            "to_aggregate_state(state, 'approx_count_distinct', ['BIGINT']))) "
+            f"FROM {_STATES} GROUP BY owner"
+        )
+        return dict(counted.fetchall())
 
 
 def is_measured(type_name: str) -> bool:

@@ -55,6 +55,17 @@ def out_of_memory(message: str) -> str:
     )
 
 
+def internal_error(error: duckdb.Error) -> str:
+    """What to tell of a mistake of DuckDB's own, without its stack."""
+    text = str(error)
+    # Once broken, a database says so of whatever comes next, and then quotes what broke it.
+    cause = text.partition("Original error: ")[2].strip('"') or text
+    return (
+        "DuckDB failed by a mistake of its own, which another way to write this may avoid. "
+        f"It said: {cause.splitlines()[0]}"
+    )
+
+
 def is_full(message: str) -> bool:
     return "No space left" in message or "Could not write all bytes" in message
 

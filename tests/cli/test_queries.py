@@ -84,6 +84,9 @@ def test_order_is_read_from_the_outermost_query(text: str, order: tuple[int, ...
         ("WITH x AS (FROM nation) SELECT (SELECT count(*) FROM part) FROM x", ["nation", "part"]),
         ("SELECT 1", []),
         ("SELECT * FROM natoin", sorted(TABLES)),
+        ("FROM own.sales", []),
+        ("FROM own.sales JOIN nation USING (x)", ["nation"]),
+        ("FROM main.natoin", sorted(TABLES)),
         ("SHOW TABLES", sorted(TABLES)),
         ("SELEC 1", []),
     ],
@@ -115,12 +118,33 @@ def test_a_folder_has_tables_of_all_kinds_of_files(tmp_path: Path) -> None:
     assert {"a": "a.csv", "b": "b.json", "d": "d.tsv.gz", "e": "*.csv"} == found
 
 
-def test_a_folder_has_no_two_tables_of_a_name(tmp_path: Path) -> None:
-    """Both files are named."""
-    for name in ("a.csv", "a.json"):
+def test_files_of_one_name_are_called_after_their_endings(tmp_path: Path) -> None:
+    """So all others are there, too; what would be the same even so is refused with both names."""
+    for name in ("a.csv", "a.json", "b.csv", "c.csv", "c/1.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    with pytest.raises(DataError, match=r"a\.csv and .*a\.json would be the table a"):
+    assert ["a_csv", "a_json", "b", "c", "c_csv"] == list(find_tables(tmp_path))
+    (tmp_path / "a_csv.csv").touch()
+    with pytest.raises(DataError, match=r"a\.csv and .*a_csv\.csv would be the table a_csv"):
         find_tables(tmp_path)
+
+
+def test_folders_in_folders_are_searched(tmp_path: Path) -> None:
+    """Folders of partitions make one table; other folders have tables of their own."""
+    files = ("all/own/1.csv", "more/own/1.csv", "t/1.csv", "parts/y=1/m=2/1.parquet")
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "all" / "loop").symlink_to(tmp_path)
+    found = {
+        name: str(Path(path).relative_to(tmp_path)) for name, path in find_tables(tmp_path).items()
+    }
+    assert found == {
+        "all_own": "all/own/*.csv",
+        "more_own": "more/own/*.csv",
+        "parts": "parts/**/*.parquet",
+        "t": "t/*.csv",
+    }
 
 
 @pytest.mark.parametrize(

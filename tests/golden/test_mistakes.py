@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import re
 import threading
@@ -64,6 +65,10 @@ def _local() -> Any:
 
 
 _LOCAL = _local()
+
+
+def _city_of(row: Any) -> dict[str, str]:
+    return {"x": row["city"]}
 
 
 def sql(text: str, params: Any = None) -> Callable[[Any], Any]:
@@ -234,6 +239,22 @@ MISTAKES: dict[str, Callable[[Any], Any]] = {
     "a list as a literal": lambda w: w.o.select(F.lit(object())),
     "names that are too few": lambda w: w.o.to_df("a", "b"),
     "a file without a header": lambda w: w.s.read.csv(w.folder / "cities.csv").select("city"),
+    "such a file's column by dot": lambda w: w.s.read.csv(w.folder / "cities.csv").city,
+    "such a file's column in a filter": lambda w: w.s.read.csv(w.folder / "cities.csv").filter(
+        "city = 'Rome'"
+    ),
+    "such a file's column in a function": lambda w: (
+        w.s.read.csv(w.folder / "cities.csv").map_rows(_city_of, {"x": "varchar"}).collect()
+    ),
+    "ALTER of a table": sql("ALTER TABLE ordrs ADD COLUMN x INTEGER"),
+    "INSERT into a table": sql("INSERT INTO ordrs VALUES (1)"),
+    "UPDATE of a table": sql("UPDATE ordrs SET id = 1"),
+    "a union of unions": lambda w: functools.reduce(lambda d, _: d.union(d), range(20), w.o),
+    "map of a list": lambda w: w.s.map([1, 2], [3]),
+    "map over a number": lambda w: w.s.map(abs, 3),
+    "map that reuses": lambda w: w.s.map(abs, [3], reuse=True),
+    "an option of a submitted call": lambda w: w.s.submit(_city_of, {}, tiemout=3),
+    "reuse of no kind": lambda w: minishark.connect(reuse="yes"),
     "a join without its columns": lambda w: w.o.join(w.c, w.o.id == w.c.number),
     "a join on a column of neither": lambda w: w.o.join(w.c, ["id", "customer"]),
     "explode of a number": lambda w: w.o.select(F.explode("id")),

@@ -26,7 +26,7 @@ import minishark
 from minishark.cluster import wire
 from minishark.cluster.connections import MALFORMED, Connections, NoAnswerError
 from minishark.cluster.launch import ClusterRecord, StartOptions, start_cluster, stop_cluster
-from minishark.errors import ExecutionError, FunctionError, MinisharkError
+from minishark.errors import ExecutionError, FunctionError, MinisharkError, TaskFailedError
 from minishark.session.session import Session
 from minishark.worker import protocol as payloads
 from minishark.worker.protocol import StoreLocation
@@ -60,6 +60,18 @@ def session(open_session: Session) -> Iterator[Session]:
     """The same; still usable afterwards, whatever has happened."""
     yield open_session
     assert _ANSWER == open_session.sql(_SUM).to_arrow().to_pylist()
+
+
+def test_what_breaks_duckdb_breaks_no_session(session: Session) -> None:
+    """TIMESTAMP_S holds what DuckDB can't write: that ends its database, and ours is another."""
+    seconds = pa.array([10**14, 1], pa.int64()).cast(pa.timestamp("s"))
+    session.create_table("late", pa.table({"t": seconds}), replace=True)
+    session.sql("CREATE OR REPLACE TEMP TABLE kept AS SELECT 1 AS a")
+    for sql in ("SELECT t::VARCHAR FROM late", "SELECT max(t)::VARCHAR FROM late"):
+        with pytest.raises(TaskFailedError, match=r"mistake of its own.*Could not convert Timesta"):
+            session.sql(sql).collect()
+    assert [{"n": 2}] == session.sql("SELECT count(t) AS n FROM late").to_arrow().to_pylist()
+    assert [{"a": 1}] == session.sql("FROM kept").to_arrow().to_pylist()
 
 
 # Bytes

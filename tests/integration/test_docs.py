@@ -119,6 +119,7 @@ def test_the_source_of_a_user(session: Session, tmp_path: Path) -> None:
     session.drop_table("people")
 
 
+@pytest.mark.slow
 def test_the_readme() -> None:
     """Each of its first programs prints what stands below it."""
     first = (ROOT / "README.md").read_text().partition("\n## ")[0]

@@ -53,6 +53,7 @@ def rows(session: Session, table: str) -> Any:
     return session.sql(f"SELECT count(*), sum(i), sum(j) FROM {table}").to_arrow().to_pylist()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("table", STORES)
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_it_says_how_a_statement_would_run(session: Session, table: str, statement: str) -> None:
@@ -107,6 +108,7 @@ def test_what_only_duckdb_can_do(session: Session) -> None:
     assert session.sql("SELECT nextval('q')").to_arrow().column(0).to_pylist() == [1]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "sql",
     [

@@ -346,6 +346,7 @@ def test_a_search_of_few_rows_ends_in_time() -> None:
         assert session.sql("DELETE FROM t WHERE i = 1").collect()[0] == (1,)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("change", ["DELETE FROM {t} WHERE k % 2 = 0", "UPDATE {t} SET d = 1"])
 def test_texts_that_came_later_are_kept(
     session: Session, plain: duckdb.DuckDBPyConnection, change: str

@@ -244,6 +244,7 @@ def test_what_cannot_be_done_is_said(one: Session) -> None:
         alone.create_table("t", pa.table({"a": [1]}), shared=True)
 
 
+@pytest.mark.slow
 def test_tables_outlive_who_was_killed(
     running: ClusterRecord, one: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:

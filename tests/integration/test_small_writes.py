@@ -226,7 +226,7 @@ ADDED = (
 )
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_added_columns_leave_rows_where_they_are(session: Session, layout: str) -> None:
     """Whatever changes before and after: readers add them to files that lack them."""
@@ -347,6 +347,7 @@ def test_changes_wait_for_other_statements(
     session.drop_table("busy")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("condition", ["", " WHERE k >= 0"])
 def test_emptied_tables_take_rows(session: Session, layout: str, condition: str) -> None:

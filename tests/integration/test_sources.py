@@ -258,6 +258,29 @@ def test_shown_rows(people: DataFrame, capsys: pytest.CaptureFixture[str]) -> No
     assert "DataFrame[name: VARCHAR, age: BIGINT, k: VARCHAR]" == repr(people)
 
 
+def test_numbers_times_and_plans_are_shown_whole(
+    session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only texts and nested values are cut; an EXPLAIN is its text."""
+    session.sql(
+        """SELECT TIMESTAMP '2026-01-02 03:04:05.678901' AS a_name_of_a_column, 'x'.repeat(30) AS x,
+        12345678901234567890.123 AS n, range(20) AS many"""
+    ).show()
+    head, _, row, _ = capsys.readouterr().out.splitlines()
+    assert head.startswith("a_name_of_a_column")
+    assert "2026-01-02 03:04:05.678901 " in row
+    assert f" {'x' * 19}…" in row
+    assert "12345678901234567890.123" in row
+    assert row.endswith("[0, 1, 2, 3, 4, 5, …")
+    for text in ("EXPLAIN SELECT 42", "EXPLAIN CREATE TABLE made AS SELECT 42"):
+        explained = session.sql(text)
+        explained.show()
+        plan = capsys.readouterr().out
+        assert plan == f"{explained.collect()[0].explain_value}\n"
+        assert "\nStage 0: 1 task\n" in plan
+        assert "\nStage 0: 1 task\n" in explained._repr_html_()
+
+
 def test_notebooks_show_rows_that_come_soon(
     session: Session, people: DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,7 +71,7 @@ def test_their_statistics_are_those_that_tasks_measure(rows: int) -> None:
     with duckdb.connect() as connection:
         connection.register("part", given)
         measured = partition_statistics(connection, "part", columns)
-        merged = merge_statistics(connection, [measured], columns, given.nbytes)
+        merged = merge_statistics([measured], columns, given.nbytes)
     own = statistics_of(few.schema, few.rows, given.nbytes)
     assert (own.rows, own.bytes) == (merged.rows, merged.bytes)
     for one, other in zip(own.columns, merged.columns, strict=True):

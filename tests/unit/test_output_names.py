@@ -244,12 +244,12 @@ def _partition(**fields: Any) -> Ingredient:
 
 
 def _session() -> Ingredient:
-    own = Leaves._file
+    own = Leaves._stored
     return Ingredient(
         lambda _: Query(),
         lambda _: Query(token="another"),
         lambda patch: patch.setattr(
-            Leaves, "_file", lambda self, file: own(replace(self, token=""), file)
+            Leaves, "_stored", lambda self, file: own(replace(self, token=""), file)
         ),
     )
 

@@ -2,7 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from minishark.cluster.backend import FragmentRejectedError, job_error, task_error
+from minishark.cluster.backend import (
+    DatabaseBrokenError,
+    FragmentRejectedError,
+    job_error,
+    task_error,
+)
 from minishark.compiler.logical.operators import Values
 from minishark.compiler.physical.plan import PhysicalPlan, Single
 from minishark.compiler.stages.stage import Input, ReadMode, Stage, StageInput, TableInput
@@ -157,6 +162,7 @@ def test_empty_pieces_are_left_out() -> None:
     ("problem", "kind", "message"),
     [
         (TaskProblem.BIND, FragmentRejectedError, "the story"),
+        (TaskProblem.INTERNAL, DatabaseBrokenError, "the story"),
         (TaskProblem.SQL, TaskFailedError, "the story"),
         (TaskProblem.VALUE, DataValueError, "the story"),
         (TaskProblem.CONSTRAINT, ConstraintError, "the story"),

@@ -39,7 +39,7 @@ def statistics(con: duckdb.DuckDBPyConnection, query: str, cuts: int = 1) -> Tab
         if sample is not None:
             con.register("sample", sample)
         parts.append(partition_statistics(con, "part", columns, sample and "sample"))
-    return merge_statistics(con, parts, columns, data.nbytes)
+    return merge_statistics(parts, columns, data.nbytes)
 
 
 def test_values_are_counted_and_bounded(con: duckdb.DuckDBPyConnection) -> None:

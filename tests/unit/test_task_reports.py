@@ -109,6 +109,7 @@ def test_progress_is_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
         with progress_for_people(watched, wanted):
             return len(watched.heard)
 
+    monkeypatch.delattr(sys, "ps1", raising=False)  # left by consoles that other tests open
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert 0 == listeners(True)
     monkeypatch.setattr(sys, "stderr", Terminal())

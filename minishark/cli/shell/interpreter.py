@@ -13,7 +13,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from minishark.cli.output import Output
-from minishark.compiler.sql.statements import COUNTED, Explain, Query
+from minishark.compiler.sql.statements import COUNTED, Explain, ExplainChange, Query
 from minishark.compiler.sql.tokens import sql_tokens
 from minishark.dataframe import DataFrame
 from minishark.errors import MinisharkError, OptionError, QueryError
@@ -165,7 +165,7 @@ class Interpreter:
             else:
                 table = frame.to_arrow()
         took = f" in {duration_text(time.perf_counter() - started_s)}" if self.timer else ""
-        if isinstance(parsed, Explain):
+        if isinstance(parsed, Explain | ExplainChange):
             self.output.print(table.column(0)[0].as_py())
         elif isinstance(parsed, COUNTED) and table.column_names == ["Count"]:
             self.output.say(f"{_changed(parsed.sql, table)}{took}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,8 @@ _CATALOG = re.compile(r"^\s*(SHOW|PRAGMA|CALL)\b|information_schema|duckdb_\w+\(
 _RELATION = re.compile(r"\b(?:FROM|JOIN)\s+['\"]?([^\s'\"(),;]+)", re.IGNORECASE)
 _FILE = re.compile(r"[/*?]|\.(parquet|csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 
+_DEPTH_MAX = 4  # of folders in folders
+
 FILES = (".parquet", ".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 """What the names of files that are loaded as tables end in, with `.gz` or without."""
 TABLES = {
@@ -44,6 +48,9 @@ lineitem and orders join without a shuffle. Small tables come first: errors show
 def find_tables(folder: Path) -> dict[str, str]:
     """The tables in a folder, by name: the path of `<table>.csv`, or a glob `<table>/*.csv`.
 
+    Folders that have only folders are searched, too; those such as `year=2026` make one table.
+    What would have the same name is called by its whole path: `a_csv`, `a_json`.
+
     Raises:
         DataError: it can't be read, has no tables, or two of one name.
     """
@@ -51,11 +58,13 @@ def find_tables(folder: Path) -> dict[str, str]:
         entries = sorted(folder.iterdir())
     except OSError as error:
         raise DataError(f"Can't read {folder} ({error.strerror}).") from error
+    found = list(_found(entries))
+    names = Counter(_name(entry) for entry, _ in found)
     paths: dict[str, str] = {}
-    for entry in entries:
-        if entry.name.startswith(".") or not (path := _path_of_table(entry)):
-            continue
-        name = entry.name if entry.is_dir() else Path(entry.name.removesuffix(".gz")).stem
+    for entry, path in found:
+        name = _name(entry)
+        if names[name] > 1:  # a.csv and a.json are a_csv and a_json
+            name = re.sub(r"\W+", "_", str(entry.relative_to(folder)))
         if name in paths:
             raise DataError(
                 f"Both {paths[name]} and {path} would be the table {name}: rename one, or name "
@@ -70,6 +79,21 @@ def find_tables(folder: Path) -> dict[str, str]:
     return paths
 
 
+def _found(entries: Iterable[Path], depth: int = 0) -> Iterator[tuple[Path, str]]:
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if path := _path_of_table(entry):
+            yield entry, path
+        elif entry.is_dir() and not entry.is_symlink() and depth < _DEPTH_MAX:
+            with contextlib.suppress(OSError):  # one that can't be read has no tables
+                yield from _found(sorted(entry.iterdir()), depth + 1)
+
+
+def _name(entry: Path) -> str:
+    return entry.name if entry.is_dir() else Path(entry.name.removesuffix(".gz")).stem
+
+
 def is_table(path: Path) -> bool:
     """Whether a file's name says that it can be loaded."""
     return path.name.lower().removesuffix(".gz").endswith(FILES)
@@ -79,7 +103,8 @@ def _path_of_table(entry: Path) -> str:
     """The path of a file, or a glob of those in a folder; empty if they are no table."""
     if entry.is_file():
         return str(entry) if is_table(entry) else ""
-    endings = (f"*{ending}{packed}" for ending in FILES for packed in ("", ".gz"))
+    deep = "**/" if any(entry.glob("*=*/")) else ""
+    endings = (f"{deep}*{ending}{packed}" for ending in FILES for packed in ("", ".gz"))
     return next((str(entry / ending) for ending in endings if any(entry.glob(ending))), "")
 
 
@@ -154,17 +179,27 @@ def tables_of_query(
     if _CATALOG.search(text) and not has_others:
         return tables
     try:
+        written = {name.lower() for name in connection.get_table_names(text, qualified=True)}
         named = {name.lower() for name in connection.get_table_names(text)}
     except duckdb.Error:  # it binds, to tables without columns: no join has USING's
         named = _words(text)
-        unknown = {name.lower() for name in _RELATION.findall(text)}
+        unknown = written = {name.lower() for name in _RELATION.findall(text)}
     else:
         unknown = named
+    # What is in another schema is no misspelt one of these.
+    unknown = unknown - {n for name in written if (own := _elsewhere(name)) for n in (own, name)}
     unknown = unknown - {name.lower() for name in tables} - _words(earlier)
     # DuckDB counts the files of `FROM 'x.parquet'` among the names.
     if _READS.match(text) and not has_others and not all(map(_FILE.search, unknown)):
         return tables
     return {name: path for name, path in tables.items() if name.lower() in named}
+
+
+def _elsewhere(name: str) -> str:
+    """The last part of a qualified name, if that is of a schema of the user's; or nothing."""
+    schema, dot, own = name.rpartition(".")
+    is_own = dot and '"' not in name and not _FILE.search(name) and schema != "main"
+    return own if is_own and schema != "memory.main" else ""
 
 
 def _words(text: str) -> set[str]:

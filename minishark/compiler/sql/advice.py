@@ -34,6 +34,12 @@ NO_SHARED = (
     "A session's own cluster ends with it, and so do its tables: start a cluster (`minishark "
     "cluster start`), connect to it, and create shared tables there."
 )
+HEADER = (
+    "If the first line of the CSV file has their names, pass header=True to read.csv(); else name "
+    'them by .to_df("a", "b" ...).'
+)
+"""What to do about columns that are called `_c0`, `_c1` ..., as of a file without a header."""
+_UNNAMED = re.compile(r'Candidate bindings: "(?:\w+\.)?_c\d+"')
 _LIST = re.compile(r"(\tCandidate functions:\n)((?:\t.*\n)+)")
 
 
@@ -103,10 +109,10 @@ def _misspelt_keyword(_found: re.Match[str], excerpt: str) -> str:
     return ""
 
 
-def _quoted_text(match: re.Match[str], excerpt: str) -> str:
+def _unknown_column(match: re.Match[str], excerpt: str) -> str:
     name = match[1]
     if f'"{name}"' not in excerpt:
-        return ""
+        return HEADER if _UNNAMED.search(match.string) else ""
     return f"In SQL, \"{name}\" is the name of a column. Text has single quotes: '{name}'."
 
 
@@ -125,7 +131,7 @@ _ADVICE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...]
     (re.compile(pattern), advice)
     for pattern, advice in (
         ("^Parser Error: syntax error at or near", _misspelt_keyword),
-        (r'Referenced column "([^"]+)" not found', _quoted_text),
+        (r'Referenced column "([^"]+)" not found', _unknown_column),
         (
             r"argument types '\+\(.*(?:VARCHAR|STRING_LITERAL)",
             _always(
@@ -147,6 +153,13 @@ _ADVICE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...]
         (
             r"^Conversion Error: (?:Could not convert string|(?!Type INT128).* from source column)",
             _always("TRY_CAST(x AS type) in SQL, and try_cast() in Python, give NULL there."),
+        ),
+        (
+            "^Invalid Input Error: (?:Can't convert VARIANT|Type U?INT\\d+ with value)",
+            _always(
+                "Rows have VARIANTs in Parquet's encoding, which lacks such values: select them as "
+                "text (v::VARCHAR), or as what they are (v::INTERVAL)."
+            ),
         ),
         (
             'table "[^"]+" has \\d+ columns but',

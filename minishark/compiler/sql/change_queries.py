@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 from minishark.compiler.sql.changes import Change, Changed, Delete, Insert, Merge, Update, When
 from minishark.compiler.sql.tokens import (
     Cursor,
-    Token,
-    names_in,
     sql_tokens,
     unquoted,
 )
@@ -96,15 +94,6 @@ def inserted(change: Insert, target: Target, names: Sequence[str]) -> str:
 def words(sql: str) -> list[str]:
     """All words of a text, names without their quotes."""
     return [unquoted(token.text) for token in sql_tokens(sql)]
-
-
-def mentions(sql: str, name: str) -> int:
-    """How often a statement names a table, or something else of that name, without a dot."""
-    tokens = [*sql_tokens(sql), Token(len(sql), "", None)]
-    return sum(
-        named.key[-1] == name.lower() and tokens[named.after].text != "."
-        for named in names_in(tokens)
-    )
 
 
 def concerned(change: Change, numbered: str, columns: str) -> str:
@@ -281,18 +270,6 @@ def search_of(change: Change) -> str:
             return f"{change.ctes} {change.source} {change.condition} {conditions}"
         case _:
             return f"{change.ctes} {change.source} {change.condition}"
-
-
-def reads_others(change: Change) -> bool:
-    """Whether a statement may read other tables than the one that it changes."""
-    texts = [search_of(change)]
-    match change:
-        case Update():
-            texts += [value for _, value in change.values]
-        case Merge():
-            return True
-    is_query = any(token.word in ("SELECT", "FROM") for t in texts for token in sql_tokens(t))
-    return is_query or bool(change.ctes or getattr(change, "using", getattr(change, "source", "")))
 
 
 # MERGE
