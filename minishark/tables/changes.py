@@ -382,7 +382,7 @@ class Changes:
         self, change: Changed, table: ChangedTable[Made], target: queries.Target
     ) -> tuple[str, tuple[int, ...]] | None:
         """The query that marks rows, and the positions of the columns that it sets."""
-        if isinstance(change, Merge) or queries.reads_others(change):
+        if isinstance(change, Merge) or change.may_read:
             return None
         columns = () if isinstance(change, Delete) else queries.set_columns(change, target)
         relation = table.to_be_marked(
