@@ -27,6 +27,7 @@ from minishark.cluster.outputs import FOLDER as NODES_FOLDER
 from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.compiler.sql.statements import with_setting
 from minishark.errors import (
     ClusterError,
     DataValueError,
@@ -330,7 +331,7 @@ class Engine:
         scope.scratch.define(sql)
         with self._lock:
             old = self._environment
-            self._environment = replace(old, settings=(*old.settings, sql))
+            self._environment = replace(old, settings=with_setting(old.settings, sql))
 
     def set_functions(self, functions: Mapping[str, ScalarFunction]) -> None:
         """The Python functions that statements of all sessions may call from now on."""
