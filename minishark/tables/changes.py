@@ -95,6 +95,10 @@ _PATCHED = (
     "This query says what becomes of which rows; if they are many, tasks store the parts of the "
     "table again that have them."
 )
+_MARKED = (
+    "This query says of each row whether it changes, and gives its new values, in a task for each "
+    "partition; if many change, tasks store the parts of the table again that have them."
+)
 _IN_SHELL = "The session's own DuckDB changes them, on a table that has only these rows."
 
 
@@ -151,6 +155,9 @@ class Changes:
             is_done = isinstance(change, Delete) and not change.returning
             if not is_last and self._searchable_here(change, table) is not None:
                 return _SEARCHED_HERE if is_done else f"{_SEARCHED_HERE} {_IN_SHELL}"
+            marks = self._marks(change, table, target) if is_patch and not is_last else None
+            if marks is not None:
+                return f"{_MARKED}\n{stages(marks[0], None)}"
             with table.numbered(is_alone=is_alone) as rows:
                 patched = target if is_patch else None
                 query, _ = self._patch_query(change, table, patched, rows)
@@ -293,11 +300,14 @@ class Changes:
             if concerned is not None:
                 numbers = as_numbers(concerned.column(concerned.num_columns - 1))
             else:
-                patched = target if is_patch else None
-                patch = self._patch(sql, change, table, patched, is_last=is_last)
-                if isinstance(patch, Stored):
-                    return self._in_tasks(sql, change, table, patch)
-                numbers = as_numbers(patch.column(0))
+                may_mark = is_patch and not is_last
+                found = self._marked(sql, change, table, target) if may_mark else None
+                if found is None:
+                    patched = target if is_patch else None
+                    found = self._patch(sql, change, table, patched, is_last=is_last)
+                if isinstance(found, Stored):
+                    return self._in_tasks(sql, change, table, found)
+                numbers = found
             if isinstance(change, Delete) and not change.returning:
                 if len(numbers):
                     table.publish(table.without(numbers), None)
@@ -361,6 +371,25 @@ class Changes:
         statement = table.in_scratch(sql)
         return self.scratch.change_some(statement, shell, rows, is_alone=not change.may_read)
 
+    def _marked(
+        self, sql: str, change: Changed, table: ChangedTable[Made], target: queries.Target
+    ) -> NDArray[Any] | Stored[Made] | None:
+        """The same as `_patch` by marks for all rows; None if a patch is needed, or better."""
+        marks = self._marks(change, table, target)
+        return None if marks is None else table.marked(*marks, told=sql)
+
+    def _marks(
+        self, change: Changed, table: ChangedTable[Made], target: queries.Target
+    ) -> tuple[str, tuple[int, ...]] | None:
+        """The query that marks rows, and the positions of the columns that it sets."""
+        if isinstance(change, Merge) or change.may_read:
+            return None
+        columns = () if isinstance(change, Delete) else queries.set_columns(change, target)
+        relation = table.to_be_marked(
+            lambda relation: queries.concerned(change, relation, "1"), sets=bool(columns)
+        )
+        return None if relation is None else (queries.marks(change, target, relation), columns)
+
     def _patch(
         self,
         sql: str,
@@ -369,20 +398,22 @@ class Changes:
         target: queries.Target | None,
         *,
         is_last: bool,
-    ) -> pa.Table | Stored[Made]:
-        """What a statement does to rows by their numbers, or what tasks have made of the table.
+    ) -> NDArray[Any] | Stored[Made]:
+        """The numbers of the rows that a statement changes, or what tasks have made of the table.
 
-        If only DuckDB can tell what it does (`target` is None), the numbers of rows that it may
-        concern. If this is the last search (`is_last`), tasks change few rows, too.
+        If only DuckDB can tell what it does (`target` is None), those that it may concern. If this
+        is the last search (`is_last`), tasks change few rows, too.
         """
         with table.numbered(is_alone=not change.may_read) as rows:
             query, columns = self._patch_query(change, table, target, rows)
             if target is None:
-                return self.run(query, CollectRows(), catalog=rows.catalog, told=sql)
+                found = self.run(query, CollectRows(), catalog=rows.catalog, told=sql)
+                return as_numbers(found.column(0))
             # Numbers are enough to delete rows.
             many = 0 if is_last and not isinstance(change, Delete) else table.many
             try:
-                return table.patched(query, columns, rows, many=many, told=sql)
+                patch = table.patched(query, columns, rows, many=many, told=sql)
+                return patch if isinstance(patch, Stored) else as_numbers(patch.column(0))
             except DataError as error:
                 if isinstance(change, Merge):  # the patch says two things of a row
                     raise DataValueError(queries.CHANGED_TWICE) from error

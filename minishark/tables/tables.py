@@ -525,11 +525,38 @@ class Tables:
             FilesLostError: a file of the table or of a patch is lost.
         """
         concerned = [table.partitions[index] for index in patches]
+        numbered = [replace_fields(part, is_numbered=True) for part in concerned]
+        return self._with_columns(table, numbered, {"patch": patches}, columns)
+
+    def with_values(
+        self, table: Table, values: Mapping[int, tuple[FileSlice, ...]], columns: Sequence[int]
+    ) -> Table:
+        """The next version of a table, of which tasks store partitions again with new columns.
+
+        Args:
+            table: the table.
+            values: what these have in each row, after another column, by the partitions' indices.
+            columns: their positions.
+
+        Raises:
+            FilesLostError: a file of the table or of the values is lost.
+        """
+        concerned = [table.partitions[index] for index in values]
+        return self._with_columns(table, concerned, {"values": values}, columns)
+
+    def _with_columns(
+        self,
+        table: Table,
+        concerned: Sequence[Partition],
+        given: Mapping[str, Mapping[int, tuple[FileSlice, ...]]],
+        columns: Sequence[int],
+    ) -> Table:
+        """The next version, of which partitions are stored again as further inputs say."""
+        further = tuple(
+            {name: slices[part.index] for name, slices in given.items()} for part in concerned
+        )
         source = TableSource(
-            schema=table.schema,
-            merged=tuple(replace_fields(part, is_numbered=True) for part in concerned),
-            patches=tuple(patches.values()),
-            patched=tuple(columns),
+            schema=table.schema, merged=tuple(concerned), further=further, set=tuple(columns)
         )
         loaded = self._stored_again(table, source, max(2, table.replicas), "change")
         partitions = list(table.partitions)

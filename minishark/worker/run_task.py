@@ -40,7 +40,7 @@ from minishark.worker.helpers import Helpers
 from minishark.worker.host_files import OBJECTS, HostFiles
 from minishark.worker.memory import NodeMemory
 from minishark.worker.outputs import BATCH_ROWS, Outputs, attempt_name, output_columns, stream
-from minishark.worker.patches import ChangedTwiceError, patched
+from minishark.worker.patches import ChangedTwiceError, changed
 from minishark.worker.prepared import Inputs, PreparedFragments
 from minishark.worker.progress import TaskProgress
 from minishark.worker.protocol import (
@@ -243,8 +243,8 @@ class TaskRunner:
             with task_errors():
                 if task.reads:
                     return self._stored_splits(stage, task)
-                if stage.patched is not None:
-                    return self._patched(stage, task, stage.patched)
+                if stage.changed is not None:
+                    return self._changed(stage, task, stage.changed)
                 return self._stored_unchanged(stage, task, task.inputs["in0"])
         scalars = self._scalars.known_to(self._duckdb.con, stage.scalars, task.index)
         with task_errors(), self._inputs(stage, task) as variables, scalars:
@@ -515,26 +515,26 @@ class TaskRunner:
         batches = even_batches(table, BATCH_ROWS)
         return self._store_partition(stage, task, table.schema, batches, table)
 
-    def _patched(
+    def _changed(
         self, stage: StageTask, task: TaskPayload, columns: tuple[int, ...]
     ) -> TaskOutcome:
-        """Store a partition again as a patch changes it, and measure the columns that this sets.
+        """Store a partition again, and measure the new values of the columns that are set.
 
-        There is no file in the outcome if the patch says two things of a row.
+        There is no file in the outcome if a patch says two things of a row.
         """
-        rows, patch = self._store.read_all((task.inputs["in0"], task.inputs["patch"]))
+        tables = self._store.read_all([*task.inputs.values()])
+        inputs = dict(zip(task.inputs, tables, strict=True))
         try:
-            schema, batches = patched(rows, patch, columns)
+            change = changed(inputs["in0"], columns, inputs.get("patch"), inputs.get("values"))
         except ChangedTwiceError:
             # No failure: what other tasks of the stage store has to be known, to be removed.
             return TaskOutcome(figures=TaskFigures())
-        partition = self._outputs.partition(stage, task, schema, batches)
+        partition = self._outputs.partition(stage, task, change.schema, change.batches)
         if not columns:
             count = stream(pa.table({"rows": integers([partition[1].rows])}))
             return self._outputs.replicated(task, *partition, lambda: count)
-        measured = mapped(partition[1]).select(columns)
         shown = structs.replace(stage, columns=tuple(stage.columns[i] for i in columns))
-        return self._measured(shown, task, partition, measured)
+        return self._measured(shown, task, partition, change.new)
 
     def _store_partition(
         self,

@@ -130,6 +130,7 @@ def test_a_folder_with_files_needs_a_mode(
     assert 8 == len(server.keys(bucket))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("when", [1, 3, 5, 7])
 def test_an_error_in_the_middle_changes_nothing(
     session: Session, server: S3Server, bucket: str, when: int

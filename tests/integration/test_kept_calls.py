@@ -226,7 +226,7 @@ def test_a_result_that_holds_a_broadcast_value_is_not_kept(
 
 def test_equal_calls_at_the_same_time_have_results_of_their_own(tmp_path: Path) -> None:
     """All are read, however late, and then nothing holds what is kept."""
-    with minishark.connect(nodes=2, reuse="session") as session:
+    with minishark.connect(in_process=True, nodes=2, reuse="session") as session:
         for size in (10, 100_000):
             fn = Counted(tmp_path / str(size), size)
             results = session.map(fn, [1] * 4, reuse=True)

@@ -116,6 +116,7 @@ def test_a_bad_batch_is_set_aside_with_all_its_rows(t: DataFrame) -> None:
     assert [(17_000, 17_999, 1000, 1)] == bounds.collect()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "value",
     [

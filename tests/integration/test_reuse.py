@@ -348,7 +348,7 @@ PAIRS = [
 ]  # fmt: skip
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(11)
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.__name__)
 def test_statements_that_differ_in_one_thing(
     pair: Callable[[Session, Path], Iterator[Any]], session: Session, plain: Session, tmp_path: Path

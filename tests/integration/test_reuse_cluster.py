@@ -71,7 +71,7 @@ def forget(record: ClusterRecord) -> None:
         path.unlink()
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("loaded", [False, True])
 def test_another_session_finds_what_one_has_computed(
     running: ClusterRecord, file: Path, loaded: bool

@@ -134,13 +134,13 @@ _ONE_NODE = ("--nodes", "1")
 _END_MAX_S = 5.0  # the aim is one second; machines that run tests are busy
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "moment",
     [
-        pytest.param("Making TPC-H data", marks=pytest.mark.slow),
+        "Making TPC-H data",
         "Starting the cluster",
-        pytest.param("Loading lineitem", marks=pytest.mark.slow),
+        "Loading lineitem",
         "Running the queries",
     ],
 )

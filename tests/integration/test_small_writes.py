@@ -521,7 +521,8 @@ def test_transactions_commit_no_key_twice(session: Session) -> None:
 @pytest.mark.slow
 def test_readers_see_whole_statements_of_several_writers(session: Session) -> None:
     """Each moves an amount between two rows; nobody ever sees one half."""
-    session.create_table("v", ROWS.select(["k", "g"]), partition_by="k", partitions=2)
+    rows = ROWS.select(["k", "g"])
+    session.create_table("v", rows, partition_by="k", partitions=2, replace=True)
     total = ask(session, "SELECT count(*), sum(g) FROM v")
     seen, ended = [], threading.Event()
 

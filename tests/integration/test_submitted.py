@@ -185,6 +185,7 @@ def test_a_failed_program_is_not_started_again_unless_that_is_asked(
     assert f"x\n{again}x\n" == _log(jobs, state)
 
 
+@pytest.mark.slow
 def test_a_cancelled_program_ends_with_all_that_it_has_started(
     jobs: JobsClient, submitted: Submit
 ) -> None:

@@ -250,6 +250,7 @@ def forgiving_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparrow_core.runtime.transport.deaths._QUICK_S", math.inf)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forgiving_nothing")
 def test_jobs_fail_when_no_node_is_left(run_dir: Path) -> None:
     """Open jobs and later ones fail with a kind; closing still leaves nothing."""

@@ -80,7 +80,7 @@ OTHERS: dict[str, Any] = {
         "map", cloudpickle.dumps(lambda rows: rows), (("a", "BIGINT"),), only_returns=True
     ),
     "target": CopyTarget("/x", "", ".csv"),
-    "patched": (0,),
+    "changed": (0,),
 }
 """Other values of the fields that count."""
 

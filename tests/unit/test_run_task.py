@@ -586,6 +586,7 @@ X_IS_1, X_IS_2 = "SET VARIABLE x = 1", "SET VARIABLE x = 2"
 BROKEN = "CREATE VIEW v AS FROM missing"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("first", "then", "stays"),
     [

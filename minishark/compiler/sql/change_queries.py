@@ -173,6 +173,25 @@ def patch(change: Changed, target: Target, numbered: str, bucket: str) -> str:
     )
 
 
+def marks(change: Delete | Update, target: Target, relation: str) -> str:
+    """For each row of a table, whether a statement that reads no other one changes it.
+
+    Of an UPDATE also what the columns that it sets have afterwards, in each row.
+    """
+    alias, condition = quote(change.alias), change.condition
+
+    def where(changed: str, kept: str) -> str:
+        return f"CASE WHEN {condition} THEN {changed} ELSE {kept} END" if condition else changed
+
+    selected = [f"CAST({where('1', '0')} AS TINYINT) AS marked"]
+    if isinstance(change, Update):
+        new = {target.position(column): value for column, value in change.values}
+        for i in sorted(new):
+            old = f"{alias}.{quote(target.schema[i].name)}"
+            selected.append(f"{where(target.value(i, new[i]), old)} AS v{i}")
+    return f"SELECT {', '.join(selected)} FROM {relation} AS {alias}"
+
+
 def _merge_patch(change: Merge, target: Target, numbered: str, bucket: str) -> str:
     alias = quote(change.alias)
     kinds = {"UPDATE": PATCH_SETS, "DELETE": PATCH_DELETES}
