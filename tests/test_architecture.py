@@ -8,6 +8,7 @@ test_doors.py compares the rest of that page and ARCHITECTURE.md with what is th
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -145,6 +146,15 @@ POSITIONAL_ARGUMENTS_MAX = 6
 POSITIONAL_FIELDS_MAX = 5
 EXCEPTIONS = Path(__file__).with_name("exceptions")
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trees() -> Iterator[None]:
+    """The garbage collector need not look at a million nodes again and again: they stay."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 @cache
@@ -651,15 +661,19 @@ def test_packages_are_packages() -> None:
             assert (file.parent / "__init__.py").is_file(), file
 
 
-def _places(tree: ast.AST, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ast.AST]]:
+def _places(tree: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     """All nodes of a module, each with the qualified name of the function or class it is in."""
-    for node in ast.iter_child_nodes(tree):
-        yield ".".join(path) or "<module>", node
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                yield from _places(node, (*path, node.name))
-            case _:
-                yield from _places(node, path)
+    below: list[tuple[tuple[str, ...], ast.AST]] = [((), tree)]
+    while below:
+        path, parent = below.pop()
+        place = ".".join(path) or "<module>"
+        for node in ast.iter_child_nodes(parent):
+            yield place, node
+            match node:
+                case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                    below.append(((*path, node.name), node))
+                case _:
+                    below.append((path, node))
 
 
 def _file(module: str) -> str:

@@ -9,6 +9,7 @@ from types import ModuleType
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pytest
 
 import minishark
 from minishark_lab.applications import kmeans, logistic, pagerank
@@ -25,6 +26,7 @@ def _example(name: str) -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_kmeans() -> None:
     """The centers that the points were made around are found again."""
     kmeans = _example("kmeans")
@@ -33,6 +35,7 @@ def test_kmeans() -> None:
     assert np.allclose(kmeans.CENTERS, found, atol=0.2)
 
 
+@pytest.mark.slow
 def test_partitioned_etl(tmp_path: Path) -> None:
     """Files for each country and month, without the rows that were wrong."""
     etl = _example("partitioned_etl")
@@ -44,6 +47,7 @@ def test_partitioned_etl(tmp_path: Path) -> None:
     assert 0 < large < orders < 400
 
 
+@pytest.mark.slow
 def test_anywhere() -> None:
     """The answer is plain DuckDB's over all measurements at once."""
     example = _example("anywhere")
@@ -57,6 +61,7 @@ def test_anywhere() -> None:
     assert len(expected) == 5
 
 
+@pytest.mark.slow
 def test_canary_logistic() -> None:
     """The weights are those of plain NumPy over the same query's rows."""
     example = _example("canary_logistic")

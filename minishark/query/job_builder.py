@@ -208,7 +208,8 @@ class JobBuilder:
             task = self.output.stage_task(structs.replace(task, hints=hints), stage.schema)
         # Python holds the GIL, and files are written by one thread each.
         single = task.function is not None or task.scalars or task.output is OutputKind.FILES
-        if stage.is_large_task and not single:
+        is_plain = not (stage.index == self.last and self.output.in_order)
+        if stage.is_large_task and is_plain and not single:
             task = structs.replace(task, threads=self.threads)
         return task
 

@@ -79,6 +79,11 @@ def named(*parts: bytes | str) -> str:
     return digest.hexdigest()
 
 
+def versioned(kind: str, *parts: bytes | str) -> str:
+    """The digest of what is made of parts by what is installed."""
+    return named(kind, _versions(), *parts)
+
+
 # What is done
 
 
@@ -121,7 +126,7 @@ def fragment_name(task: StageTask) -> str:
         scalars=tuple(structs.replace(scalar, pickled=b"") for scalar in called),
         function=task.function and structs.replace(task.function, pickled=b""),
     )
-    return named("fragment", _versions(), encode(blank), *(function.text for function in functions))
+    return versioned("fragment", encode(blank), *(function.text for function in functions))
 
 
 def _folder_name(folder: str) -> str:
@@ -166,7 +171,7 @@ def function_digest(label: str, pickled: bytes) -> Digest:
 def call_name(function: Digest, working_folder: str) -> str:
     """What the names of calls of a function have in common."""
     # Also if it opens no files itself: its arguments may be functions that do.
-    return named("call", _versions(), function.text, _folder_name(working_folder))
+    return versioned("call", function.text, _folder_name(working_folder))
 
 
 def arguments_name(label: str, arguments: object) -> str:
@@ -204,13 +209,13 @@ class Leaves:
         parts: list[str | bytes] = []
         stored: tuple[Partition | Delta, ...] = (partition, *partition.deltas)
         for item in stored:
-            parts += (self._file(item.file), item.deleted)
+            parts += (self._stored(item.file), item.deleted)
             if item.constants:
                 parts += ("constants", item.constants)
         number = str(partition.index) if partition.is_numbered else ""
         return named("partition", number, *parts)
 
-    def _file(self, file: str) -> str:
+    def _stored(self, file: str) -> str:
         return self.contents.get(file) or named("file", self.token, file)
 
     def source(self, name: str, pickled: bytes) -> str:
@@ -222,9 +227,15 @@ class Leaves:
         read = _read_of(pickled)
         if isinstance(read, str):
             raise NoNameError(f"{name} {read}")
-        now_s = self.now_s()
-        files = [_settled(file, now_s) for file in read.files]
-        return named("source", read.name, *files)
+        return named("source", read.name, *map(self.file, read.files))
+
+    def file(self, file: StoredFile) -> str:
+        """The name of a file's contents.
+
+        Raises:
+            NoNameError: it is too young for its times to tell, or has changed since it was listed.
+        """
+        return _settled(file, self.now_s())
 
 
 def load_name(reads: Sequence[bytes], *layout: str, rows: str = "") -> str | None:
@@ -240,7 +251,7 @@ def load_name(reads: Sequence[bytes], *layout: str, rows: str = "") -> str | Non
         parts = [leaves.source("it", read) for read in reads]
     except NoNameError:
         return None
-    return named("load", _versions(), *layout, "of", *parts, rows)
+    return versioned("load", *layout, "of", *parts, rows)
 
 
 @dataclass(frozen=True, slots=True)

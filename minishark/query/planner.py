@@ -204,7 +204,7 @@ class QueryPlanner:
             QueryError: they can't be resolved.
             DataError: a file that the text names is none, or does not answer.
         """
-        check_readable(named_files(sql))
+        check_files(sql)
         try:
             return self.planning.bind(sql, parsed)
         except QueryError as error:
@@ -362,6 +362,16 @@ class QueryPlanner:
             if stage.varies or any(function.volatile for function in called):
                 return None
         return tuple(plan.tables.values())
+
+
+def check_files(sql: str) -> None:
+    """Refuse a text that may read files which are none, or do not answer.
+
+    Raises:
+        DataError: there is one.
+    """
+    if patterns := named_files(sql):
+        check_readable(patterns)
 
 
 def _read_by(bound: BoundStatement, plan: LogicalPlan) -> tuple[str, ...]:

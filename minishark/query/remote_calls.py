@@ -19,6 +19,7 @@ from minishark.compiler.sql.tokens import (
     Token,
     edited,
     find_calls,
+    named_argument,
     split_arguments,
     sql_tokens,
 )
@@ -39,7 +40,6 @@ LOCAL_READERS = {
 """The functions of DuckDB that read files, and the format of each."""
 
 _READERS = {**LOCAL_READERS, "read_arrow": "read_arrow"}
-_OPTION = re.compile(r"(\w+)\s*:?=\s*(.*)", re.DOTALL)
 _URI = re.compile(r"'([a-z][a-z0-9]*://(?:[^']|'')*)'", re.IGNORECASE)
 
 
@@ -127,13 +127,13 @@ def _named(tokens: Sequence[Token], at: int, uri: str) -> _Place:
 
 def _called(function: str, arguments: Sequence[str]) -> RemoteFiles:
     patterns = [_uri(argument) for argument in split_arguments(_bare(arguments[0]))]
-    options = [_OPTION.fullmatch(argument) for argument in arguments[1:]]
-    if not all(patterns) or None in options:
+    options = [named_argument(argument) for argument in arguments[1:]]
+    if not all(patterns) or not all(name for name, _ in options):
         raise UnsupportedError(
             f"{function} of an object store takes a URI in quotes, or a list of some, and options "
             "as name = value."
         )
-    named = tuple((option[1].lower(), option[2]) for option in options if option is not None)
+    named = tuple((name.lower(), text) for name, text in options)
     return RemoteFiles(_READERS[function.lower()], tuple(patterns), named)
 
 

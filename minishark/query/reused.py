@@ -10,6 +10,8 @@ from functools import partial
 from typing import Protocol
 
 import msgspec
+import pyarrow as pa
+from msgspec import structs
 
 from minishark.cluster.job_events import TaskCompleted
 from minishark.compiler.stages.stage import Stage
@@ -19,6 +21,7 @@ from minishark.model.catalog import Table
 from minishark.query.job_builder import Environment, JobBuilder, TaskNames
 from minishark.query.names import KEPT, NoNameError, NotYetError, OutputNames
 from minishark.query.planner import QueryPlan
+from minishark.query.questions import KeptAnswer, Question, decode_answer
 from minishark.query.reuse import Reuse
 from minishark.query.sinks import CollectRows
 from minishark.query.stage_graph import StageGraph, StageNode, Submission, TaskOutput
@@ -56,11 +59,14 @@ class ReusedOutputs:
     on_complete: Callable[[int], None]
     lost_nodes: Callable[[Collection[str]], Collection[str]]  # of some nodes, those that are dead
     on_taken: OnTaken
+    question: Question | None = None  # whose answer it is, for those who ask the same
+    columns: Sequence[str] = ()  # the answer's
     names: OutputNames = field(init=False)
     adopted: dict[tuple[int, int], KeptOutput] = field(default_factory=dict)
     _identities: dict[tuple[int, int], str] = field(default_factory=dict)
     _named: dict[tuple[int, int], str] = field(default_factory=dict)  # names of existing outputs
     _looked: set[tuple[int, int]] = field(default_factory=set)
+    _absent: frozenset[str] = frozenset()  # names that nobody had when the query began
     _told: set[int] = field(default_factory=set)  # stages that are known to be complete
     _claimed: dict[str, str] = field(default_factory=dict)  # who claimed each name
     _taken: list[str] = field(default_factory=list)
@@ -107,17 +113,27 @@ class ReusedOutputs:
             self._answer = names.answer(stages[-1])
         except NoNameError:
             return None
-        kept = self.reuse.take([self._answer]).get(self._answer)
+        places = ((stage.index, task) for stage in stages for task in range(stage.tasks))
+        outputs = [name for name in (self._kept_name(*place) for place in places) if name]
+        self._absent = self.reuse.absent([self._answer, *outputs])
+        kept = self._take([self._answer]).get(self._answer)
         if kept is None:
             return None
         self._taken.append(self._answer)
         assert kept.outcome.inline is not None, "answers are lists of names"
         wanted = _decode_names(kept.outcome.inline)
-        outputs = self._alive(self.reuse.take(wanted))
-        if len(outputs) < len(frozenset(wanted)):
+        there = self._alive(self.reuse.take(wanted))
+        if len(there) < len(frozenset(wanted)):
             return None
-        self.on_taken(stages[-1].index, [outputs[name] for name in wanted], is_answer=True)
-        return [_output(outputs[name]) for name in wanted]
+        taken = [there[name] for name in wanted]
+        self.on_taken(stages[-1].index, taken, is_answer=True)
+        self._keep_answer(stages[-1].index, taken)
+        return [_output(output) for output in taken]
+
+    def _take(self, names: Sequence[str]) -> dict[str, KeptOutput]:
+        """Those of outputs that there are, but for what others have kept since the query began."""
+        held = self.reuse.look(names)
+        return self.reuse.take([n for n in names if n in held or n not in self._absent])
 
     def _alive(self, outputs: Mapping[str, KeptOutput]) -> dict[str, KeptOutput]:
         """Those of outputs whose nodes live, as far as is known."""
@@ -144,7 +160,7 @@ class ReusedOutputs:
         if not wanted:
             return False
         self._looked.update(place for places in wanted.values() for place in places)
-        kept = self._alive(self.reuse.take([*wanted]))
+        kept = self._alive(self._take([*wanted]))
         stages: dict[int, list[KeptOutput]] = {}
         # Forwards, so that a stage is known to be complete before those that read it.
         for place, name in sorted((p, n) for n in kept for p in wanted[n]):
@@ -250,7 +266,7 @@ class ReusedOutputs:
         if name is not None and identity is not None:
             self._claimed.pop(name, None)
             kept = KeptOutput(
-                outcome=msgspec.structs.replace(output.outcome, printed="", profiles={}),
+                outcome=structs.replace(output.outcome, printed="", profiles={}),
                 node=output.node,
                 identity=identity,
                 made_s=time.time(),
@@ -261,7 +277,7 @@ class ReusedOutputs:
             self._held.append(name)
             self.reuse.keep({name: kept})
         return TaskOutput(
-            msgspec.structs.replace(output.outcome, checksum=0), output.node, output.locations
+            structs.replace(output.outcome, checksum=0), output.node, output.locations
         )
 
     def finished(self, last: Stage) -> None:
@@ -284,6 +300,27 @@ class ReusedOutputs:
             made_by=self.made_by,
         )
         self.reuse.keep({self._answer: kept})
+        outputs = self.reuse.look([name for name in names if name is not None])
+        if len(outputs) == len(frozenset(names)):
+            self._keep_answer(last.index, [outputs[name] for name in names if name is not None])
+
+    def _keep_answer(self, stage: int, outputs: Sequence[KeptOutput]) -> None:
+        """Keep the rows of a last stage under the name of the question, if they are few."""
+        if self.question is None:
+            return
+        inline = [output.outcome.inline for output in outputs]
+        answer = KeptAnswer.of(stage, self.columns, inline)
+        if answer is not None:
+            data = encode(answer)
+            kept = KeptOutput(
+                outcome=TaskOutcome(figures=TaskFigures(bytes=len(data)), inline=data),
+                node="",
+                identity=self.question.name,
+                made_s=min(output.made_s for output in outputs),
+                run_s=sum(output.run_s for output in outputs),
+                made_by=outputs[0].made_by,
+            )
+            self.reuse.keep({self.question.name: kept})
 
     def _note_contents(self, last: Stage) -> None:
         """Partitions that it stores are called by what they were made from, for later queries."""
@@ -313,6 +350,18 @@ def _output(kept: KeptOutput) -> TaskOutput:
 
 def _tell(tell: OnShared, task: int, kept: KeptOutput | None) -> None:
     tell(SharedTask(task, None if kept is None else _output(kept)))
+
+
+def answered(reuse: Reuse, question: Question, query: int) -> tuple[pa.Table, StageReused] | None:
+    """The rows that answer a question, and what is told of them; None if nobody has kept them."""
+    kept = reuse.take([question.name]).get(question.name)
+    if kept is None:
+        return None
+    reuse.give([question.name])
+    assert kept.outcome.inline is not None, "answers are small"
+    answer = decode_answer(kept.outcome.inline)
+    event = reused_event(query, answer.stage, [kept], is_answer=True)
+    return answer.rows(), structs.replace(event, tasks=len(answer.outputs))
 
 
 def reused_event(

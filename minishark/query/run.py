@@ -47,6 +47,7 @@ from minishark.query.job_builder import NO_NAMES, Environment, JobBuilder
 from minishark.query.limits import DiskUse
 from minishark.query.observer import QueryObserver
 from minishark.query.progress import ProgressHandler, QueryProgress, StageProgress
+from minishark.query.questions import Question
 from minishark.query.reuse import Reuse
 from minishark.query.reused import ReusedOutputs, reused_event
 from minishark.query.shown import operator_figures, shown
@@ -141,6 +142,7 @@ class QueryRun:
     disk: DiskUse = field(default_factory=lambda: DiskUse(None))
     reuse: Reuse | None = None  # outputs that others have computed; None to compute all
     made_by: str = ""  # which query it is, for those who take its outputs
+    question: Question | None = None  # that it answers, if that has a name
     _reused: ReusedOutputs | None = None
     _answer: list[TaskOutput] | None = None  # the last stage's outputs, if all were taken
     _looked_s: float = 0.0
@@ -179,6 +181,8 @@ class QueryRun:
                 lost_nodes=self.site.lost_nodes,
                 on_complete=self._adapt,
                 on_taken=self._taken,
+                question=self.question,
+                columns=self.output.names,
             )
         self._jobs = StageJobs(
             graph=self._graph,
@@ -218,8 +222,8 @@ class QueryRun:
         """
         self.renew()
         if self._reused is not None:
-            self._answer = self._reused.answer(self.stages, self._stored)
             self._reused.plan(self.stages, self._stored)
+            self._answer = self._reused.answer(self.stages, self._stored)
         try:
             if self._answer is None:
                 self._run_jobs()

@@ -56,6 +56,7 @@ class Output:
     columns: tuple[str, ...]  # the names of the stage's columns, as users know them
     function: TaskFunction | None = None  # a Python function to which the rows are passed first
     lossless: bool = False  # for RESULT, whether DuckDB's types stay
+    in_order: bool = False  # whether rows come as they are read, by one thread
     cuts: int = 0  # for PIECE, the minimum number of record batches to cut a task's rows into
     folder: str = ""  # for PARTITION, the table's folder, relative to a node's storage folder
     replicas: int = 0  # for PARTITION, the number of nodes that store each

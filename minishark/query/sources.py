@@ -39,6 +39,7 @@ from minishark.compiler.sql.tokens import (
     edited,
     find_calls,
     mentioned,
+    named_argument,
     split_arguments,
     unquoted,
 )
@@ -91,13 +92,12 @@ _TEXT = r"'(?:[^']|'')+'"
 _NAMED = re.compile(rf'{_TEXT}|"(?:[^"]|"")+"')
 _NAME = re.compile(r'"(?:[^"]|"")+"|\w+')
 _UNNAMED = re.compile(rf'(?<!\w)("?)({UNNAMED_SOURCE}\d+)\1(?!\w)')
-
-_ARGUMENT = re.compile(r"(?:(\w+)\s*(?::=|=>|=)\s*)?(.*)", re.DOTALL)
+_MAY_MATCH = re.compile(r"[*?\[{~]")  # a pattern that is more than a path
 
 _Settings: TypeAlias = tuple[str, ...]
 """The statements that have changed settings of a session, which may say how files are read."""
 
-_Call: TypeAlias = tuple[_Settings, str, tuple[tuple[str | None, str], ...]]
+_Call: TypeAlias = tuple[_Settings, str, tuple[tuple[str, str], ...]]
 """Settings, a function, and the names and texts of its arguments."""
 
 _RemoteKey: TypeAlias = tuple[_Settings, RemoteFiles]
@@ -482,27 +482,26 @@ class SourceTables:
             QueryError: an argument is no constant.
             DataError: a source can't be read.
         """
-        calls = (
+        calls = [
             Edit(call.first, call.last, quote(self._called(call, planning)))
             for call in find_calls(sql, self.functions)
-        )
+        ]
         remote = partial(self.remote, settings=planning.settings)
         return without_remote_files(edited(sql, calls), remote)
 
     def _called(self, call: Call, planning: PlanningDatabase) -> str:
         """The table of a call; equal calls have the same one."""
         function, arguments = call.function, call.arguments
-        given = [_ARGUMENT.fullmatch(text) for text in split_arguments(arguments)]
-        texts = [(option[1], option[2]) for option in given if option is not None]
+        texts = tuple(map(named_argument, split_arguments(arguments)))
         settings = planning.settings
-        key = (settings, function, tuple(texts))
+        key = (settings, function, texts)
         table = self._known(self._calls, key)
         if table is not None:
             return table
         values = planning.constants([text for _, text in texts])
         pairs = [(name, value) for (name, _), value in zip(texts, values, strict=True)]
-        unnamed = [value for name, value in pairs if name is None]
-        named = {name.lower(): value for name, value in pairs if name is not None}
+        unnamed = [value for name, value in pairs if not name]
+        named = {name.lower(): value for name, value in pairs if name}
         try:
             source = self.functions[function](self.reach(settings), *unnamed, **named)
         except TypeError as error:
@@ -626,6 +625,8 @@ class FileReach:
             return list_files(pattern, self.tables.storage.access())
         if Path(pattern).is_dir():
             return list_files(pattern)
+        if _MAY_MATCH.search(pattern) is None and Path(pattern).is_file():
+            return [stat_file(str(Path(pattern).absolute()))]
         try:
             paths = self.tables.planning.glob(pattern)
         except QueryError as error:

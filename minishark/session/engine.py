@@ -27,6 +27,7 @@ from minishark.cluster.outputs import FOLDER as NODES_FOLDER
 from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.compiler.sql.statements import with_setting
 from minishark.errors import (
     ClusterError,
     DataValueError,
@@ -51,8 +52,9 @@ from minishark.query.locality import hosts_of
 from minishark.query.observer import QueryObserver
 from minishark.query.planner import QueryPlan, QueryPlanner, SharedPlanner
 from minishark.query.progress import ProgressHandler, QueryProgress
+from minishark.query.questions import Question, question_of
 from minishark.query.reuse import RANDOM
-from minishark.query.reused import reuse_text
+from minishark.query.reused import answered, reuse_text
 from minishark.query.run import QueryRun, Site, query_folder, site_of
 from minishark.query.sinks import CollectRows, Sink, StreamRows
 from minishark.query.sources import SourceTables
@@ -329,7 +331,7 @@ class Engine:
         scope.scratch.define(sql)
         with self._lock:
             old = self._environment
-            self._environment = replace(old, settings=(*old.settings, sql))
+            self._environment = replace(old, settings=with_setting(old.settings, sql))
 
     def set_functions(self, functions: Mapping[str, ScalarFunction]) -> None:
         """The Python functions that statements of all sessions may call from now on."""
@@ -382,6 +384,7 @@ class Engine:
                 planner=scope.planner if catalog is None else scope.planner.seeing(catalog),
                 sql=sql,
                 sink=sink,
+                may_be_kept=catalog is None and not explained,
                 explained=explained,
                 handlers=handlers,
                 observer=observer,
@@ -650,10 +653,37 @@ class _Query(Generic[Result]):
     handlers: tuple[ProgressHandler, ...] = ()  # told of its progress, besides the session's
     _started_s: float = field(default_factory=time.perf_counter)
     _planned_s: float = 0.0
+    may_be_kept: bool = False  # whether the answer may be one that an earlier query has left
+    _question: Question | None = None  # that it asks, if that has a name
     _on_hosts: bool = False  # whether there were several hosts when it was planned
 
     def run(self) -> tuple[Result, QueryRecord]:
-        return self._of_catalog() if self.scope.scratch.reads_catalog(self.sql) else climb(self)
+        if self.scope.scratch.reads_catalog(self.sql):
+            return self._of_catalog()
+        return self._kept_answer() or climb(self)
+
+    def _kept_answer(self) -> tuple[Result, QueryRecord] | None:
+        """The answer that an earlier query has left to whoever asks the same, if there is one."""
+        engine, sink = self.engine, self.sink
+        is_read = isinstance(sink, CollectRows | StreamRows)
+        if engine.reuse is None or not (is_read and self.may_be_kept):
+            return None
+        self._question = question_of(
+            self.sql,
+            self.planner,
+            engine.limited_environment(self.scope),
+            engine.reuse.leaves,
+            lossless=sink.lossless,
+        )
+        if self._question is None:
+            return None
+        found = answered(engine.reuse, self._question, self.observer.number)
+        if found is None:
+            return None
+        self._planned_s = time.perf_counter()
+        rows, event = found
+        self.observer.reused(event)
+        return sink.accept(rows), self._ended(())
 
     def _of_catalog(self) -> tuple[Result, QueryRecord]:
         """Run a query that reads the catalog, which only the front end has."""
@@ -731,6 +761,7 @@ class _Query(Generic[Result]):
                 disk=DiskUse(engine.limits.query_disk_bytes),
                 reuse=engine.reuse,
                 made_by=engine.label(self.observer.number),
+                question=self._question_of(plan),
             )
             with contextlib.closing(run):
                 run.run()
@@ -744,6 +775,11 @@ class _Query(Generic[Result]):
             shown = (plan.physical, adaptation.executed(run.stages))
             record.plans = tuple(map(plan_text, shown))
         return result, self._ended(warnings)
+
+    def _question_of(self, plan: QueryPlan) -> Question | None:
+        """The question that a plan answers: not if what it reads has changed meanwhile."""
+        question = self._question
+        return question if question is not None and question.is_of(plan) else None
 
     def run_in_front_end(self, rejected: FragmentRejectedError) -> tuple[Result, QueryRecord]:
         """Run a statement that no executor accepts in the scratch database, which accepts more.

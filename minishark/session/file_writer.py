@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from minishark.compiler.sql.tokens import split_arguments
 from minishark.errors import QueryError, UnsupportedError
 from minishark.model.expressions import Schema, quote_text
 from minishark.query.sinks import CollectRows
@@ -50,7 +49,7 @@ class FileWriter:
                 return self.scope.scratch.copy(
                     self.engine.query_in_front_end(query, self.scope), target
                 )
-            copy = parsed_copy(target, split_arguments)
+            copy = parsed_copy(target)
             if copy is not None and copy.uri:
                 return counted(self._copy_remote(query, copy, schema, kept=kept))
             if copy is not None and survives_arrow(schema):

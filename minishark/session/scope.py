@@ -62,7 +62,7 @@ class Scope:
         self.is_apart = is_apart
         self.transaction = transaction = SessionTransaction()
         self.planning = PlanningDatabase(
-            beside=engine.planning, settings=settings, began=lambda: transaction.began
+            beside=engine.planning, settings=settings, began=transaction.began
         )
         self._engine = engine
         self.scratch = ScratchDatabase(
@@ -72,7 +72,7 @@ class Scope:
             settings=settings,
             is_apart=is_apart,
             hidden=HIDDEN,
-            began=lambda: transaction.began,
+            began=transaction.began,
         )
         self.definitions: tuple[str, ...] = ()
         self.before_statements: tuple[Callable[[], None], ...] = ()

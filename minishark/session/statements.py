@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
@@ -10,14 +11,13 @@ import duckdb
 import pyarrow as pa
 
 from minishark.compiler.sql import statements as kinds
-from minishark.compiler.sql.planning import named_files
-from minishark.compiler.sql.tokens import fill_parameters, fill_variables
+from minishark.compiler.sql.tokens import fill_parameters, fill_variables, without_parameters
 from minishark.dataframe import DataFrame
 from minishark.dataframe.frame import explaining_frame, local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, TaskFailedError, UnsupportedError
+from minishark.query.planner import check_files
 from minishark.session.runtime import Runtime
 from minishark.session.variables import missing_table_advice
-from minishark.sources.filesystems import check_readable
 from minishark.tables.stores import counted
 
 _ROLLED_BACK = "A COMMIT has rolled back its transaction, which an error had aborted."
@@ -48,7 +48,6 @@ class Statements:
             return self._run(text, params)
 
     def _run(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None) -> DataFrame:
-        check_readable(named_files(text))
         with self.runtime.engine.binding(text):
             statements = self.runtime.planning.statements(text)
             if params is not None:
@@ -94,6 +93,8 @@ class Statements:
         runtime = self.runtime
         if not isinstance(statement, kinds.Transaction):
             runtime.scope.transaction.check()
+        if not isinstance(statement, kinds.Query | kinds.Explain):  # whose files are, when it binds
+            check_files(statement.sql)
         if isinstance(statement, kinds.ExplainChange):
             with runtime.up_to_date():
                 told = runtime.stores.explain(statement.statement)
@@ -184,16 +185,41 @@ class Statements:
         """Raise what is wrong with the names and types of a query that is prepared."""
         runtime = self.runtime
         (statement,) = runtime.planning.statements(prepared)
+        if isinstance(statement, kinds.ChangeRows):
+            self._check_change(statement)
         query = runtime.stores.run(statement) if isinstance(statement, kinds.Query) else None
         if not isinstance(query, kinds.Query) or runtime.scratch.is_alone(query.sql):
             return
-        with runtime.up_to_date():
+        with runtime.up_to_date(), self._advising():
             try:
                 runtime.planning.check_prepared(query.sql)
-            except QueryError as error:
+            except QueryError:
                 if not (runtime.scratch.has_own and runtime.scratch.can_prepare(query.sql)):
-                    advice = missing_table_advice(str(error), runtime.table_names)
-                    raise QueryError(f"{error}{advice}") from error
+                    raise
+
+    def _check_change(self, prepared: kinds.ChangeRows) -> None:
+        """The same of a change of rows, as far as EXPLAIN knows with NULL for its parameters."""
+        change = kinds.rewritten(prepared, without_parameters(prepared.sql))
+        assert isinstance(change, kinds.ChangeRows), "it is as it was"
+        try:
+            with self.runtime.up_to_date():
+                self.runtime.stores.explain(change)
+        except UnsupportedError:
+            pass  # it is refused when it runs
+        except (CatalogError, QueryError) as error:
+            if "NULL" not in str(error).partition("\n")[0]:  # which is wrong with that alone
+                raise
+
+    @contextlib.contextmanager
+    def _advising(self) -> Iterator[None]:
+        """A block whose errors say what to do if a table is elsewhere."""
+        try:
+            yield
+        except QueryError as error:
+            advice = missing_table_advice(str(error), self.runtime.table_names)
+            if not advice:
+                raise
+            raise QueryError(f"{error}{advice}") from error
 
     def _prepared_statement(self, name: str) -> str:
         if name not in self._prepared:
@@ -206,7 +232,7 @@ class Statements:
         self, sql: str, explain: str | None, parsed: duckdb.Statement | None = None
     ) -> DataFrame:
         runtime = self.runtime
-        with runtime.up_to_date(), runtime.engine.binding(sql):
+        with runtime.up_to_date(), runtime.engine.binding(sql), self._advising():
             if runtime.scratch.is_alone(sql):
                 return self._query_in_scratch(sql, explain)
             try:
@@ -220,8 +246,7 @@ class Statements:
                     except TaskFailedError as same:
                         if str(same) != str(error):  # it binds there, but fails
                             raise
-                advice = missing_table_advice(str(error), runtime.table_names)
-                raise QueryError(f"{error}{advice}") from error
+                raise
             return statement_frame(runtime, sql, bound.schema, explain=explain)
 
     def _query_in_scratch(self, sql: str, explain: str | None) -> DataFrame:

@@ -95,6 +95,10 @@ _PATCHED = (
     "This query says what becomes of which rows; if they are many, tasks store the parts of the "
     "table again that have them."
 )
+_MARKED = (
+    "This query says of each row whether it changes, and gives its new values, in a task for each "
+    "partition; if many change, tasks store the parts of the table again that have them."
+)
 _IN_SHELL = "The session's own DuckDB changes them, on a table that has only these rows."
 
 
@@ -131,10 +135,7 @@ class Changes:
         Raises:
             NotHereError: as `apply`, as far as that is known before it runs.
         """
-        if isinstance(change, Insert):
-            is_alone = not change.may_read
-        else:
-            is_alone = not queries.reads_others(change)
+        is_alone = not change.may_read
         self._check(sql, change)
         self.scratch.check(table.in_scratch(sql), table.shell, is_alone=is_alone)
         if isinstance(change, Insert):
@@ -154,6 +155,9 @@ class Changes:
             is_done = isinstance(change, Delete) and not change.returning
             if not is_last and self._searchable_here(change, table) is not None:
                 return _SEARCHED_HERE if is_done else f"{_SEARCHED_HERE} {_IN_SHELL}"
+            marks = self._marks(change, table, target) if is_patch and not is_last else None
+            if marks is not None:
+                return f"{_MARKED}\n{stages(marks[0], None)}"
             with table.numbered(is_alone=is_alone) as rows:
                 patched = target if is_patch else None
                 query, _ = self._patch_query(change, table, patched, rows)
@@ -296,11 +300,14 @@ class Changes:
             if concerned is not None:
                 numbers = as_numbers(concerned.column(concerned.num_columns - 1))
             else:
-                patched = target if is_patch else None
-                patch = self._patch(sql, change, table, patched, is_last=is_last)
-                if isinstance(patch, Stored):
-                    return self._in_tasks(sql, change, table, patch)
-                numbers = as_numbers(patch.column(0))
+                may_mark = is_patch and not is_last
+                found = self._marked(sql, change, table, target) if may_mark else None
+                if found is None:
+                    patched = target if is_patch else None
+                    found = self._patch(sql, change, table, patched, is_last=is_last)
+                if isinstance(found, Stored):
+                    return self._in_tasks(sql, change, table, found)
+                numbers = found
             if isinstance(change, Delete) and not change.returning:
                 if len(numbers):
                     table.publish(table.without(numbers), None)
@@ -324,8 +331,7 @@ class Changes:
         return concerned if concerned.num_rows < table.many else None
 
     def _searchable_here(self, change: Changed, table: ChangedTable[Made]) -> pa.Table | None:
-        search = queries.search_of(change)
-        if queries.reads_others(change) or self.planning.calls_python(search):
+        if change.may_read or self.planning.calls_python(queries.search_of(change)):
             return None
         return table.few_rows(lambda relation: queries.concerned(change, relation, "1"))
 
@@ -338,8 +344,7 @@ class Changes:
             NotHereError: more than one search is needed.
         """
         # On a table that has some rows only, what reads it besides would find those.
-        reads_itself = queries.mentions(sql, table.called) > 1
-        if reads_itself or self.planning.names_definition(sql):
+        if change.reads_itself or self.planning.names_definition(sql):
             if not is_patch:
                 reason = "It reads its own table, or a view or macro that may."
                 raise NotHereError(reason)
@@ -363,8 +368,27 @@ class Changes:
         rows: pa.Table | None,
     ) -> MadeRows:
         assert rows is not None, "there are some, or none, but that is known"
-        is_alone = not queries.reads_others(change)
-        return self.scratch.change_some(table.in_scratch(sql), shell, rows, is_alone=is_alone)
+        statement = table.in_scratch(sql)
+        return self.scratch.change_some(statement, shell, rows, is_alone=not change.may_read)
+
+    def _marked(
+        self, sql: str, change: Changed, table: ChangedTable[Made], target: queries.Target
+    ) -> NDArray[Any] | Stored[Made] | None:
+        """The same as `_patch` by marks for all rows; None if a patch is needed, or better."""
+        marks = self._marks(change, table, target)
+        return None if marks is None else table.marked(*marks, told=sql)
+
+    def _marks(
+        self, change: Changed, table: ChangedTable[Made], target: queries.Target
+    ) -> tuple[str, tuple[int, ...]] | None:
+        """The query that marks rows, and the positions of the columns that it sets."""
+        if isinstance(change, Merge) or change.may_read:
+            return None
+        columns = () if isinstance(change, Delete) else queries.set_columns(change, target)
+        relation = table.to_be_marked(
+            lambda relation: queries.concerned(change, relation, "1"), sets=bool(columns)
+        )
+        return None if relation is None else (queries.marks(change, target, relation), columns)
 
     def _patch(
         self,
@@ -374,20 +398,22 @@ class Changes:
         target: queries.Target | None,
         *,
         is_last: bool,
-    ) -> pa.Table | Stored[Made]:
-        """What a statement does to rows by their numbers, or what tasks have made of the table.
+    ) -> NDArray[Any] | Stored[Made]:
+        """The numbers of the rows that a statement changes, or what tasks have made of the table.
 
-        If only DuckDB can tell what it does (`target` is None), the numbers of rows that it may
-        concern. If this is the last search (`is_last`), tasks change few rows, too.
+        If only DuckDB can tell what it does (`target` is None), those that it may concern. If this
+        is the last search (`is_last`), tasks change few rows, too.
         """
-        with table.numbered(is_alone=not queries.reads_others(change)) as rows:
+        with table.numbered(is_alone=not change.may_read) as rows:
             query, columns = self._patch_query(change, table, target, rows)
             if target is None:
-                return self.run(query, CollectRows(), catalog=rows.catalog, told=sql)
+                found = self.run(query, CollectRows(), catalog=rows.catalog, told=sql)
+                return as_numbers(found.column(0))
             # Numbers are enough to delete rows.
             many = 0 if is_last and not isinstance(change, Delete) else table.many
             try:
-                return table.patched(query, columns, rows, many=many, told=sql)
+                patch = table.patched(query, columns, rows, many=many, told=sql)
+                return patch if isinstance(patch, Stored) else as_numbers(patch.column(0))
             except DataError as error:
                 if isinstance(change, Merge):  # the patch says two things of a row
                     raise DataValueError(queries.CHANGED_TWICE) from error
@@ -445,7 +471,7 @@ class Changes:
             stored = table.rows_at(np.sort(numbers))
             if stored is not None:
                 return stored
-        with table.numbered(is_alone=not queries.reads_others(change)) as rows:
+        with table.numbered(is_alone=not change.may_read) as rows:
             search = queries.concerned(change, rows.relation, "*")
             sink = CollectRows(lossless=True)
             return self.run(search, sink, catalog=rows.catalog, told=sql)
@@ -457,8 +483,8 @@ class Changes:
         added: pa.Table | Stored[Made] | None = None
         count = patched.rows
         try:
-            is_alone = not queries.reads_others(change)
-            self.scratch.check(table.in_scratch(sql), table.shell, is_alone=is_alone)
+            statement = table.in_scratch(sql)
+            self.scratch.check(statement, table.shell, is_alone=not change.may_read)
             if isinstance(change, Merge) and change.adds:
                 added = self._added(sql, change, table)
                 count += added.num_rows if isinstance(added, pa.Table) else added.rows

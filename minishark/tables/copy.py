@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,8 @@ import duckdb
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.repartition import in_one_partition
+from minishark.compiler.sql.changes import text_value
+from minishark.compiler.sql.tokens import Cursor, split_arguments, sql_tokens
 from minishark.errors import DataError, ResourceError
 from minishark.model.expressions import Schema, numbered, quote, quote_text
 from minishark.query.sinks import CompleteRun, Output, Sink
@@ -39,11 +41,6 @@ _FOLDER_OPTIONS = ("per_thread_output", "partition_by", "file_size_bytes", "row_
 MODES = ("overwrite", "overwrite_or_ignore", "append")
 _FRONT_END_OPTIONS = ("return_files", "return_stats")
 _FALSE = ("false", "0", "'false'", "off", "no")
-_TARGET = re.compile(
-    r"\s*'((?:[^']|'')*)'\s*(?:(?:WITH\s*)?\((.*)\)\s*)?", re.IGNORECASE | re.DOTALL
-)
-_OPTION = re.compile(r"(\w+)\s*=?\s*(.*)", re.DOTALL)
-_STRING = re.compile(r"'((?:[^']|'')*)'|\"((?:[^\"]|\"\")*)\"", re.DOTALL)
 _UNIQUE = ("{uuid}", "{uuidv4}", "{uuidv7}")
 _NUMBERED = re.compile(r"(\d+)(.*)", re.DOTALL)
 _REPLACED = "replaced"  # what was at the target, in the staging folder
@@ -69,7 +66,9 @@ class Copy:
     def pattern(self) -> str:
         """The pattern of file names in a folder: FILENAME_PATTERN, or DuckDB's default."""
         default = "'{uuid}'" if self.has("append") else "'data_{i}'"
-        return _string(self.options.get("filename_pattern", default)) or ""
+        pattern, *others = sql_tokens(self.options.get("filename_pattern", default))
+        is_plain = pattern.text[:1] in ("'", '"') and not others
+        return text_value(pattern.text) if is_plain else ""
 
     @property
     def is_numbered(self) -> bool:
@@ -85,16 +84,7 @@ class Copy:
         return ", ".join(f"{name} {text}" for name, text in options.items()) or "USE_TMP_FILE false"
 
 
-def _string(text: str) -> str | None:
-    """The value of a string, or a name in quotes, as DuckDB reads it; None for anything else."""
-    literal = _STRING.fullmatch(text)
-    if literal is None:
-        return None
-    single, double = literal.groups()
-    return double.replace('""', '"') if single is None else single.replace("''", "'")
-
-
-def parsed_copy(target: str, split: Callable[[str], Sequence[str]]) -> Copy | None:
+def parsed_copy(target: str) -> Copy | None:
     """The parsed text after TO; None for what the front end's DuckDB must write itself.
 
     Raises:
@@ -102,18 +92,21 @@ def parsed_copy(target: str, split: Callable[[str], Sequence[str]]) -> Copy | No
     """
     # These are devices, options without parentheses, RETURN_FILES and
     # RETURN_STATS, and a FILENAME_PATTERN that is not a plain string.
-    parts = _TARGET.fullmatch(target)
-    if parts is None:
-        return None
-    path = parts[1].replace("''", "'")
-    if path.startswith("/dev/"):
+    cursor = Cursor(target)
+    literal = cursor.take()
+    cursor.skip("WITH")
+    listed = cursor.brackets() if cursor.next == "(" else "()"
+    path = text_value(literal)
+    if cursor.next or literal[:1] != "'" or path.startswith("/dev/"):
         return None
     options: dict[str, str] = {}
-    for text in split(parts[2] or ""):
-        option = _OPTION.fullmatch(text.strip())
-        if option is None:
+    for text in split_arguments(listed[1:-1]):
+        option = Cursor(text)
+        name = option.take().lower()
+        option.skip("=")
+        if not name.isidentifier():
             return None
-        options[option[1].lower()] = option[2] or "true"
+        options[name] = option.rest or "true"
     place = destination(os.path.expanduser(path))  # noqa: PTH111 - as DuckDB
     if is_remote(place):
         copy = Copy(Path("/", place.partition("://")[2]), options, place)

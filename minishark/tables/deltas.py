@@ -42,8 +42,16 @@ from numpy.typing import NDArray
 
 from minishark.cluster.backend import Files
 from minishark.cluster.replicas import replica_locations
-from minishark.errors import ConflictError, ResourceError
-from minishark.model.catalog import FILE_SHIFT, ROW_NUMBER, Delta, Partition, Table, row_place
+from minishark.errors import ConflictError
+from minishark.model.catalog import (
+    FILE_SHIFT,
+    ROW_NUMBER,
+    Delta,
+    Partition,
+    Table,
+    first_row_number,
+    row_place,
+)
 from minishark.model.expressions import Column
 from minishark.model.predicates import Predicate
 from minishark.query.inputs import lost_partitions, partition_slices
@@ -62,7 +70,7 @@ from minishark.worker.visible_rows import (
     with_numbers,
     without_rows_of,
 )
-from minishark.worker.writing import FULL, disk_full
+from minishark.worker.writing import disk_errors
 
 Stored = TypeVar("Stored", Partition, Delta)
 
@@ -182,13 +190,50 @@ def with_column(table: Table, column: Column, row: pa.Table) -> Table:
     return dataclasses.replace(table, schema=schema, partitions=partitions, version=next(versions))
 
 
+def marked_rows(partition: Partition, marks: NDArray[np.bool_]) -> Iterator[NDArray[np.int64]]:
+    """The rows of each of a partition's files that are marked; `marks` has those that it shows."""
+    files = (partition.deleted, *(delta.deleted for delta in partition.deltas))
+    counts = [delta.rows for delta in partition.deltas]
+    ends = np.cumsum([partition.rows - sum(counts), *counts])[:-1]
+    for deleted, own in zip(files, np.split(marks, ends), strict=True):
+        rows, gone = np.flatnonzero(own), row_numbers(deleted)
+        if len(gone):  # each row comes after those deleted that have no more rows before them
+            rows = rows + np.searchsorted(gone - np.arange(len(gone)), rows, "right")
+        yield rows
+
+
+def marked_numbers(table: Table, marks: Sequence[NDArray[np.bool_]]) -> NDArray[np.int64]:
+    """The numbers of rows that are marked, by partition."""
+    return np.concatenate(
+        [
+            rows + first_row_number(partition.index, file)
+            for partition, own in zip(table.partitions, marks, strict=True)
+            for file, rows in enumerate(marked_rows(partition, own))
+        ]
+    )
+
+
+def without_marked(table: Table, marks: Sequence[NDArray[np.bool_]]) -> Table:
+    """The next version of a table, without the rows that are marked, by partition."""
+    partitions = []
+    for partition, own in zip(table.partitions, marks, strict=True):
+        left = partition
+        # The last file first: deltas may vanish.
+        for file, rows in reversed([*enumerate(marked_rows(partition, own))]):
+            left = _without(left, file, rows) if len(rows) else left
+        partitions.append(left)
+    return dataclasses.replace(table, partitions=tuple(partitions), version=next(versions))
+
+
 def without_rows(table: Table, numbers: NDArray[np.int64]) -> Table:
     """The next version of a table, without rows of these numbers; each is of one that it has."""
-    numbers = np.unique(numbers)
+    if not (np.diff(numbers) > 0).all():
+        numbers = np.unique(numbers)
     partitions = list(table.partitions)
-    files, starts = np.unique(numbers >> FILE_SHIFT, return_index=True)
+    files = numbers >> FILE_SHIFT
+    starts = np.flatnonzero(np.diff(files, prepend=-1))
     groups = np.split(numbers & ((1 << FILE_SHIFT) - 1), starts[1:])
-    for number, rows in reversed([*zip(files.tolist(), groups, strict=True)]):
+    for number, rows in reversed([*zip(files[starts].tolist(), groups, strict=False)]):
         index, file, _ = row_place(number << FILE_SHIFT)  # the last first: deltas may vanish
         partitions[index] = _without(partitions[index], file, rows)
     return dataclasses.replace(table, partitions=tuple(partitions), version=next(versions))
@@ -209,7 +254,8 @@ def _without(partition: Partition, file: int, rows: NDArray[np.int64]) -> Partit
 
 
 def _joined(deleted: bytes, rows: NDArray[np.int64]) -> bytes:
-    return packed(np.union1d(row_numbers(deleted), rows))
+    before = row_numbers(deleted)
+    return packed(np.sort(np.concatenate((before, rows))) if len(before) else rows)
 
 
 @dataclass(slots=True)
@@ -447,8 +493,9 @@ class DeltaWriter:
             merged = slices[1 + kept :]
             parts = [_plain(store.read((item,))) for item in merged]
             rows = pa.concat_tables([*parts, _plain(rows).cast(parts[0].schema)])
-        encoded = self._encoded(table.folder, rows, first, store)
-        delta, held = self._written(table.folder, partition.locations, encoded, store)
+        folder = table.folder
+        encoded = self._encoded(folder, rows, first, store)
+        delta, held = self._written(folder, partition.locations, encoded, store)
         if not held:  # else nobody would be known to have the partition's own file
             message = f"no node of partition {partition.index} answers"
             raise InputMissingError(message, (first,), is_silent=True)
@@ -488,12 +535,8 @@ class DeltaWriter:
         Raises:
             ResourceError: neither memory nor disk has room for it.
         """
-        try:
+        with disk_errors():
             return self._partition(folder, 0, rows, replicas, self.cluster.store())
-        except OSError as error:
-            if error.errno in FULL:
-                raise ResourceError(disk_full(error)) from error
-            raise
 
     def _partition(
         self, folder: str, index: int, rows: pa.Table, replicas: int, store: Store
@@ -567,13 +610,10 @@ def _told(table: Table) -> Iterator[None]:
 def _stored_for(table: Table) -> Iterator[None]:
     """What goes wrong when a file is written in the block, as errors for users."""
     try:
-        yield
+        with disk_errors():
+            yield
     except FolderMissingError as error:  # it is removed with the table
         raise ConflictError(replaced_meanwhile(table.name)) from error
-    except OSError as error:
-        if error.errno in FULL:
-            raise ResourceError(disk_full(error)) from error
-        raise
 
 
 def replaced_meanwhile(name: str) -> str:

@@ -9,7 +9,7 @@ joins of tables partitioned alike need no shuffle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -68,9 +68,9 @@ class TableSource:
     rows: tuple[int, ...] = ()  # the number of rows of each slice, if known
     partitions: tuple[FileSlice, ...] = ()  # files with all rows that may become partitions
     merged: tuple[Partition, ...] = ()  # partitions to be stored again, each as one file
-    # What patches each of these, and the positions of the columns that are set.
-    patches: tuple[tuple[FileSlice, ...], ...] = ()
-    patched: tuple[int, ...] = ()
+    # What says how each of these changes, and the positions of the columns that are set.
+    further: tuple[Mapping[str, tuple[FileSlice, ...]], ...] = ()
+    set: tuple[int, ...] = ()
     origin: Origin | None = None  # what the table can be loaded from again
     opened: Snapshot | None = None  # keeps the rows of `reads` readable
 
@@ -168,10 +168,11 @@ class TableLoader:
         """A task for each partition, which reads its rows."""
         source = self.source
         if source.merged:
-            read = [{"in0": partition_slices(partition)} for partition in source.merged]
-            for inputs, patch in zip(read, source.patches, strict=False):  # there may be none
-                inputs["patch"] = patch
-            return [TaskPayload(index=i, inputs=inputs) for i, inputs in enumerate(read)]
+            further = source.further or ({},) * len(source.merged)
+            return [
+                TaskPayload(index=i, inputs={"in0": partition_slices(partition), **more})
+                for i, (partition, more) in enumerate(zip(source.merged, further, strict=True))
+            ]
         if self._takes_files:
             return [
                 TaskPayload(index=i, inputs={"in0": (s,)}) for i, s in enumerate(source.partitions)
@@ -264,10 +265,10 @@ class TableLoader:
             if self._is_divided
             or self._takes_files
             or source.reads
-            or source.patches
+            or source.merged
             or source.are_stored
             else f"SELECT {_columns(schema)} FROM in0",
-            patched=source.patched if source.patches else None,
+            changed=source.set if source.merged else None,
             types=tuple(column.type for column in schema),
             output=OutputKind.PARTITION,
             folder=self.folder,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from minishark.model.catalog import (
     TableStatistics,
 )
 from minishark.model.expressions import ColumnRef, quote, quote_text
+from minishark.model.predicates import Comparison, Predicate
 from minishark.query.sinks import CollectRows
 from minishark.tables.changed_statistics import joined_statistics, statistics_of
 from minishark.tables.deltas import (
@@ -33,7 +34,7 @@ from minishark.tables.deltas import (
     without_rows,
 )
 from minishark.tables.memory_transaction import AddedRows, MemoryTransaction, measured, with_rows
-from minishark.tables.patches import ApplyPatch
+from minishark.tables.patches import ApplyMarks, ApplyPatch, NotByMarksError
 from minishark.tables.scratch_database import AddedColumn, NewKeys, Shell
 from minishark.tables.store import StoreMany
 from minishark.tables.stores import ChangedTable, NumberedRows, StoreContext, Stored
@@ -70,16 +71,17 @@ class MemoryTable(ChangedTable[Table]):
             yield NumberedRows(quote(numbered.name), view)
 
     def few_rows(self, search: Callable[[str], str]) -> pa.Table | None:
-        table, context = self._table, self._context
-        if context.on_hosts():
+        if self._context.on_hosts():
             return None
-        deltas = context.tables.deltas
-        if table.bytes <= _FEW_BYTES:
-            return deltas.all_rows(table)
-        planning = context.planning
-        plan = planning.plan(planning.bind(search(quote(table.name))))
-        predicates = predicates_of(plan, table.name)
-        return deltas.rows_within(table, predicates, _FEW_ROWS) if predicates else None
+        deltas = self._context.tables.deltas
+        if self._table.bytes <= _FEW_BYTES:
+            return deltas.all_rows(self._table)
+        predicates = self._predicates(search)
+        return deltas.rows_within(self._table, predicates, _FEW_ROWS) if predicates else None
+
+    def _predicates(self, search: Callable[[str], str]) -> Sequence[Predicate]:
+        planning, name = self._context.planning, self._table.name
+        return predicates_of(planning.plan(planning.bind(search(quote(name)))), name)
 
     def rows_at(self, numbers: NDArray[Any]) -> pa.Table | None:
         if self._context.on_hosts():
@@ -162,6 +164,31 @@ class MemoryTable(ChangedTable[Table]):
         finally:
             context.tables.planning.remove_table(new.name)
 
+    def to_be_marked(self, search: Callable[[str], str], *, sets: bool) -> str | None:
+        # What is marked is read here. And to find few rows, fewer values are computed.
+        if self._context.on_hosts() or (sets and any(map(self._is_rare, self._predicates(search)))):
+            return None
+        return quote(self._table.name)
+
+    def marked(
+        self, query: str, columns: tuple[int, ...], *, told: str
+    ) -> NDArray[Any] | Stored[Table] | None:
+        table, context = self._table, self._context
+        sink = ApplyMarks(tables=context.tables, table=table, columns=columns, many=self.many)
+        catalog = CatalogView(context.catalog, [table])
+        try:
+            return context.run(query, sink, catalog=catalog, told=told)
+        except NotByMarksError:
+            return None
+
+    def _is_rare(self, predicate: Predicate) -> bool:
+        """Whether a predicate is true for few rows, as far as is known."""
+        distinct = self._table.column_statistics(predicate.column)
+        if predicate.comparison not in (Comparison.EQUAL, Comparison.IN) or distinct is None:
+            return False
+        rows = self._table.rows * len(predicate.values) / (distinct.distinct or 1)
+        return rows < self.many
+
     # Versions
 
     def emptied(self) -> Stored[Table]:
@@ -191,8 +218,7 @@ class MemoryTable(ChangedTable[Table]):
             return
         try:
             # Another transaction may add rows with the same keys: both can't be committed.
-            is_alone = patched is not None or bool(self.constraints.keys)
-            self._next(new, None if is_alone else rows)
+            self._next(new, rows, adds=patched is None and not self.constraints.keys)
         except BaseException:
             self._context.tables.retire(changed_files(new, self._table))
             raise
@@ -200,7 +226,7 @@ class MemoryTable(ChangedTable[Table]):
     def comment(self, sql: str) -> None:
         """Make the next version, after a COMMENT."""
         definition = self._context.scratch.commented(sql, self.shell)
-        self._next(replace(self._table, definition=definition, version=next(versions)), None)
+        self._next(replace(self._table, definition=definition, version=next(versions)))
 
     def add_column(self, added: AddedColumn) -> None:
         """Make the next version, with a column."""
@@ -212,7 +238,7 @@ class MemoryTable(ChangedTable[Table]):
         statistics = TableStatistics(new.rows, new.bytes, columns)
         definition, says = added.definition, added.constraints
         new = replace(new, statistics=statistics, definition=definition, constraints=says)
-        self._next(new, None)
+        self._next(new)
 
     def discard(self, *made: Stored[Table] | pa.Table | None) -> None:
         for part in made:
@@ -233,12 +259,12 @@ class MemoryTable(ChangedTable[Table]):
         joined = joined_statistics(table.statistics, table.schema, added.statistics)
         return replace(new, statistics=joined)
 
-    def _next(self, new: Table, added: AddedRows | None) -> None:
-        """Let the next statements see a version; `added` if it only has more rows."""
+    def _next(self, new: Table, added: AddedRows | None = None, *, adds: bool = False) -> None:
+        """Let the next statements see a version with these rows; `adds` if that is all."""
         tables, old = self._context.tables, self._table
-        new = measured(tables.merged(new), new, None)
+        new = measured(tables.merged(new), new, added)
         if self._open is not None:
-            self._open.change(old, new, added)
+            self._open.change(old, new, added if adds else None)
         else:
             tables.changed((old, new))
             self._context.merger.look(old.name)

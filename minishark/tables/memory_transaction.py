@@ -208,7 +208,7 @@ class MemoryTransaction:
         assert changed.added is not None, "it would be a conflict"
         new = before
         for rows in changed.added:
-            new = with_rows(self.context.tables, new, rows)
+            new = measured(with_rows(self.context.tables, new, rows), new, rows)
         self._written.update(changed_files(new, before))
         return new
 
@@ -269,13 +269,13 @@ def begin(context: StoreContext) -> MemoryTransaction:
 
 
 def with_rows(tables: Tables, table: Table, added: AddedRows) -> Table:
-    """The next version of a table, with rows added."""
+    """The next version of a table, with rows added; it is to be `measured`."""
     buckets = added.buckets if table.is_hashed else None
-    new = tables.deltas.with_rows(table, added.rows, buckets)
-    return measured(new, table, added.rows)
+    return tables.deltas.with_rows(table, added.rows, buckets)
 
 
-def measured(new: Table, old: Table, added: pa.Table | None) -> Table:
-    """A version of a table with its statistics, given the one before."""
-    statistics = changed_statistics(old.statistics, old.schema, added, new.rows, new.bytes)
+def measured(new: Table, old: Table, added: AddedRows | None) -> Table:
+    """A version of a table with its statistics, given those of the one before."""
+    rows = None if added is None else added.rows
+    statistics = changed_statistics(old.statistics, old.schema, rows, new.rows, new.bytes)
     return replace(new, statistics=statistics)

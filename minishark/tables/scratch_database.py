@@ -22,7 +22,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from minishark.compiler.sql.connection import ConnectionUse, undone
+from minishark.compiler.sql.connection import ConnectionUse, check_prepared, undone
 from minishark.compiler.sql.failures import failure_class
 from minishark.compiler.sql.planning import REMOTE_FILES, message_of
 from minishark.compiler.sql.statements import CreateEnum, SetVariable, Target, reads_catalog
@@ -437,14 +437,13 @@ class ScratchDatabase:
         It may read `rows` as `ROWS`.
         """
         name = target.name if target is not None else None
-        given = contextlib.nullcontext() if rows is None else self._registered(rows)
         with self._lock, self._shared.lock, self._shows(sql, named_only=True) as names:
             changed = (name,) if name is not None else mentioned(sql, names)
             taken = self._take_referenced(sql, changed, names)
             before = self._tables()
             try:
                 noted = self._temporary_noted() if self.temporary else contextlib.nullcontext()
-                with noted, self._types_of_users(), given:
+                with noted, self._types_of_users(), self._registered(rows):
                     answer = self._answer(sql)
             except MinisharkError:
                 for copied in taken:  # nothing has changed: the cluster's are theirs again
@@ -483,7 +482,8 @@ class ScratchDatabase:
             given: rows.
             stored: the rows of the table that have keys of added rows, and their numbers.
         """
-        return self._in_shell(sql, shell, given, stored, keeps_same=True)
+        with self._lock:
+            return self._in_shell(sql, shell, given, stored, keeps_same=True)
 
     def select(self, sql: str, rows: pa.Table, *, stoppable: StoppedBy) -> pa.Table:
         """Run a query that reads these rows alone, as `ROWS`; see `query` for `stoppable`."""
@@ -517,7 +517,7 @@ class ScratchDatabase:
     @contextlib.contextmanager
     def _made(self, sql: str, shell: Shell, rows: Mapping[str, pa.Table] = {}) -> Iterator[None]:
         """While a statement runs, a shell is here, and rows are under these names."""
-        with self._lock, self._shared.lock, contextlib.ExitStack() as stack:
+        with self._shared.lock, contextlib.ExitStack() as stack:
             self._replay()
             self._tell_time(sql, shell.create)
             self._hide(shell.name)
@@ -538,8 +538,8 @@ class ScratchDatabase:
     ) -> MadeRows:
         read = {name: r for name, r in ((ROWS, given), (_STORED, stored)) if r is not None}
         types = self._types_of_users()
-        with self._lock, types, self._layout() as as_stored, self._made(sql, shell, read):
-            table, before = f"memory.main.{quote(shell.name)}", quote(_STORED)
+        with types, self._layout() as as_stored, self._made(sql, shell, read):
+            table, before = f"{_CLUSTERS}{quote(shell.name)}", quote(_STORED)
             if stored is not None:
                 number = quote(stored.column_names[-1])
                 self._run(f"INSERT INTO {table} SELECT * EXCLUDE ({number}) FROM {before}")
@@ -557,8 +557,8 @@ class ScratchDatabase:
                     same = " AND ".join(map(_is_same, stored.column_names[:-1]))
                     was = f"SELECT s.{number} FROM {before} AS s ANTI JOIN {made} ON {same}"
                     made += f" ANTI JOIN {before} AS s ON {same}"
-                    replaced = self._executed(was)
-            rows = self._executed(f"SELECT t.*, {shell.bucket} FROM {made}")
+                    replaced = self._read(was)
+            rows = self._read(f"SELECT t.*, {shell.bucket} FROM {made}")
             return MadeRows(answer, rows, tuple(keys), replaced)
 
     def _new_keys(self, table: str, columns: tuple[str, ...], *, has_stored: bool) -> NewKeys:
@@ -567,7 +567,7 @@ class ScratchDatabase:
         texts = ", ".join(f"CAST({name} AS VARCHAR)" for name in names)
         filled = " AND ".join(f"{name} IS NOT NULL" for name in names)
         of_old = f" ANTI JOIN {quote(_STORED)} USING ({', '.join(names)})" if has_stored else ""
-        values = self._executed(f"SELECT {texts} FROM {table}{of_old} WHERE {filled}")
+        values = self._read(f"SELECT {texts} FROM {table}{of_old} WHERE {filled}")
         return NewKeys(columns, values)
 
     def must_keep(self, name: str) -> bool:
@@ -637,15 +637,14 @@ class ScratchDatabase:
             relation = self._con.sql(f"FROM {'.'.join(map(quote, target.path))}")
             if not kept_by_arrow(map(str, relation.types)):
                 raise UnsupportedError(NO_CATALOG)
-            return _typed(relation.to_arrow_table(), relation.types)
+            return _rows_of(relation)
 
     def run(self, sql: str, *, comments: bool = False, rows: pa.Table | None = None) -> pa.Table:
         """Run a statement; one that `comments` may be about a table of the cluster.
 
         It may read `rows` as `ROWS`.
         """
-        given = contextlib.nullcontext() if rows is None else self._registered(rows)
-        with self._lock, self._shared.lock, self._shows(sql) as names, given:
+        with self._lock, self._shared.lock, self._shows(sql) as names, self._registered(rows):
             self._shared.has_definitions = True
             self._shared.hides_time |= defines_time(sql)
             if comments:
@@ -726,15 +725,13 @@ class ScratchDatabase:
 
     def run_temporary(self, sql: str, rows: pa.Table | None = None) -> pa.Table:
         """Run a statement about temporary tables; it may read `rows` as `ROWS`."""
-        given = contextlib.nullcontext() if rows is None else self._registered(rows)
         types = self._types_of_users()
-        with self._lock, self._temporary_noted(), types, self._shows(sql), given:
+        with self._lock, self._temporary_noted(), types, self._shows(sql), self._registered(rows):
             return self._answer(sql)
 
     def put_temporary(self, create: str, name: str, rows: pa.Table | None) -> pa.Table:
         """Create a temporary table; the statement may read `rows` as `ROWS`."""
-        given = contextlib.nullcontext() if rows is None else self._registered(rows)
-        with self._lock, self._temporary_noted(), self._shows(create), given:
+        with self._lock, self._temporary_noted(), self._shows(create), self._registered(rows):
             if name.lower() not in self.temporary:
                 self._unregister(name)  # the view of the cluster's table of that name
             return self._answer(create)
@@ -849,12 +846,24 @@ class ScratchDatabase:
                     if name.lower() in keys:
                         self._run(f"INSERT INTO {table} FROM {view}")
                     self._run(f"DROP VIEW {view}")
-                if mentioned(sql, ("duckdb_tables", "pg_class", *self._catalog_views)):
-                    self._tell_sizes(names)
+                self._tell_of_cluster(sql, names)
                 yield names
 
+    def _tell_of_cluster(self, sql: str, names: Iterable[str]) -> None:
+        """Have the catalog tell the rows of the cluster's tables, and of no macros of ours."""
+        ours = [*self._time.names, "duckdb_functions"]
+        if mentioned(sql, ("duckdb_tables", "pg_class", *self._catalog_views)):
+            self._tell_sizes(names)
+            ours.append("duckdb_tables")
+        if len(ours) > 1 and mentioned(sql, ("duckdb_functions", *self._catalog_views)):
+            self._run(
+                "CREATE TEMP MACRO duckdb_functions() AS TABLE FROM system.main.duckdb_functions() "
+                "WHERE database_name <> 'temp' "
+                f"OR function_name NOT IN ({', '.join(map(quote_text, ours))})"
+            )
+
     def _tell_sizes(self, names: Iterable[str]) -> None:
-        """Have the catalog tell the rows of the cluster's tables, which are empty here."""
+        """Have it tell the rows of the cluster's tables, which are empty here."""
         tables = (self._stored(name) for name in names)
         rows = ", ".join(
             f"{quote_text(table.name)}: {table.rows}"
@@ -867,11 +876,6 @@ class ScratchDatabase:
                 "database_name = 'memory' AND schema_name = 'main' THEN "
                 f"greatest(map {{{rows}}}[table_name], estimated_size) ELSE estimated_size END "
                 "AS estimated_size) FROM system.main.duckdb_tables()"
-            )
-            self._run(
-                "CREATE TEMP MACRO duckdb_functions() AS TABLE FROM system.main.duckdb_functions() "
-                "WHERE database_name <> 'temp' "
-                "OR function_name NOT IN ('duckdb_tables', 'duckdb_functions')"
             )
 
     def _read_in(self, sql: str, names: list[str]) -> list[str]:
@@ -912,10 +916,9 @@ class ScratchDatabase:
         """Whether a query with parameters has names and types that are known here."""
         with self._lock, self._shows(sql):
             try:
-                self._con.execute(f"PREPARE checked AS {self._found(sql)}")
+                check_prepared(self._con, self._found(sql))
             except duckdb.Error:
                 return False
-            self._con.execute("DEALLOCATE checked")
             return True
 
     def put(self, name: str, columns: Iterable[tuple[str, str]], rows: pa.Table) -> None:
@@ -966,7 +969,7 @@ class ScratchDatabase:
 
     def commented(self, sql: str, shell: Shell) -> str:
         """What makes an empty table like another one, after a COMMENT on it or its columns."""
-        with self._made(sql, shell):
+        with self._lock, self._made(sql, shell):
             self._run(self._found(sql))
             described = self._described(shell.name)
             assert described is not None, "it was made just now"
@@ -985,7 +988,7 @@ class ScratchDatabase:
             varies: tells whether an expression may have another value in each row.
         """
         types_of_users = self._types_of_users()
-        with self._layout() as as_stored, self._made(sql, shell):
+        with self._lock, self._layout() as as_stored, self._made(sql, shell):
             before = self._described(shell.name)
             with types_of_users:
                 answer = self._answer(sql)
@@ -1009,7 +1012,7 @@ class ScratchDatabase:
             as_stored(types[position:])
             try:
                 value = f"SELECT CAST(({default}) AS {column.type}) AS {quote(column.name)}"
-                row = self._executed(value)
+                row = self._read(value)
             except (QueryError, TaskFailedError):
                 return None  # which a table without rows does not mind
             return AddedColumn(
@@ -1026,7 +1029,7 @@ class ScratchDatabase:
 
         It is around transactions: what is set outlives them, and can't be reset in one that failed.
         """
-        with self._lock, contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack:
 
             def as_stored(types: Sequence[str]) -> None:
                 for name, value in stored_settings(types).items():
@@ -1215,6 +1218,8 @@ class ScratchDatabase:
         """Run the definitions and settings that have not succeeded yet."""
         if self._is_undone:  # one that fails would end it
             return
+        if not (self._waiting or self._shared.definitions):
+            return
         self._time.tell(lambda: False)  # no user's macro replaces what a transaction was told with
         # A view over a table that does not exist (any more) waits until one of its name does.
         self._waiting = [sql for sql in self._waiting if not self._defined(sql)]
@@ -1289,8 +1294,11 @@ class ScratchDatabase:
                 self._run(f"SET search_path = {quote_text(path)}")
 
     @contextlib.contextmanager
-    def _registered(self, rows: pa.Table, name: str = ROWS) -> Iterator[None]:
-        """Make rows visible to statements."""
+    def _registered(self, rows: pa.Table | None, name: str = ROWS) -> Iterator[None]:
+        """Make rows visible to statements, if there are some."""
+        if rows is None:
+            yield
+            return
         self._con.register(name, rows)
         try:
             with self._lock:
@@ -1337,10 +1345,17 @@ class ScratchDatabase:
             if not others and first.type == duckdb.StatementType.SELECT:
                 relation = self._con.sql(first)
                 if not any(map(_COUNTED_UP.search, relation.columns)):
-                    return _typed(relation.to_arrow_table(), relation.types)
+                    return _rows_of(relation)
         answer = self._con.execute(sql)
         types = [column[1] for column in answer.description or ()]
         return _typed(answer.to_arrow_table(), types)
+
+    def _read(self, sql: str) -> pa.Table:
+        """The rows of a query of ours, which names what is here."""
+        try:
+            return _rows_of(self._con.sql(sql))
+        except duckdb.Error as error:
+            raise _translated(error) from error
 
     def _run(self, sql: str) -> list[tuple[Any, ...]]:
         try:
@@ -1369,6 +1384,10 @@ def stored_settings(types: Sequence[str]) -> Mapping[str, str]:
     """DuckDB's settings for rows of these types that become part of a stored table."""
     stage = StageTask(sql="", types=tuple(types), output=OutputKind.PARTITION, folder="")
     return stored_types(stage, types)
+
+
+def _rows_of(relation: duckdb.DuckDBPyRelation) -> pa.Table:
+    return _typed(relation.to_arrow_table(), relation.types)
 
 
 def _typed(rows: pa.Table, types: Iterable[object]) -> pa.Table:

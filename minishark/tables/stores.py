@@ -288,6 +288,28 @@ class ChangedTable(ABC, Generic[Made]):
         """The rows of these numbers, with these; None if a query is to find them."""
         return None
 
+    def to_be_marked(self, search: Callable[[str], str], *, sets: bool) -> str | None:
+        """The relation of its rows if tasks are to mark them; None if a patch is needed, or better.
+
+        `search` is a query of the rows to be marked; columns of them are set, or they are deleted.
+        """
+        return None
+
+    def marked(
+        self, query: str, columns: tuple[int, ...], *, told: str
+    ) -> NDArray[Any] | Stored[Made] | None:
+        """It after a change without a list of rows: the numbers of rows if it concerns few.
+
+        Args:
+            query: gives a mark for each row of the relation, and what `columns` have afterwards.
+            columns: the positions of the columns that are set; none to delete marked rows.
+            told: the statement.
+
+        Returns:
+            None if a patch is needed.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def emptied(self) -> Stored[Made]:
         """It without rows."""

@@ -417,15 +417,14 @@ class Tables:
             for new in created:
                 if new.name in self.catalog and new.name.lower() not in gone:
                     raise ConflictError(replaced_meanwhile(new.name))
-            current = {old.folder: self._current(old) for old, _ in changes}
-            doubted = {old.folder: self._doubted(old) for old, _ in changes}
-            changed_tables = [
-                _relocated(new, current[old.folder], doubted[old.folder]) for old, new in changes
-            ]
+            current = [self._current(old) for old, _ in changes]
+            doubted = [self._doubted(old) for old in current]
+            made = (new for _, new in changes)
+            changed_tables = [*map(_relocated, made, current, doubted)]
             before = [(gone.get(new.name.lower()), new) for new in created]
             names = {new.name.lower() for new in created}
             ends = [(old, None) for name, old in gone.items() if name not in names]
-            pairs = zip((current[old.folder] for old, _ in changes), changed_tables, strict=True)
+            pairs = zip(current, changed_tables, strict=True)
             shared = self._commit([*pairs, *before, *ends])
             changed_tables = [shared.get(new.name, new) for new in changed_tables]
             created = [shared.get(new.name, new) for new in created]
@@ -433,9 +432,9 @@ class Tables:
                 self.catalog.change((*changed_tables, *created), gone)
             for new in changed_tables:
                 self.planning.update_table(new)
-            for folder, nodes in doubted.items():
+            for old, nodes in zip(current, doubted, strict=True):
                 if nodes:
-                    self._ask_again(folder, nodes)
+                    self._ask_again(old.folder, nodes)
         for old in gone.values():
             self.forget(old.folder)
         for old, new in changes:
@@ -489,11 +488,12 @@ class Tables:
 
     def retire(self, files: Mapping[str, Sequence[str]]) -> None:
         """Files that no version has any more, with their locations, are deleted some time."""
+        readers = self.cluster.open_folders
         for file, nodes in files.items():
             if self.shared is not None and not self.shared.may_retire(file):
                 continue
             for node in nodes:
-                self._retired.give_up(file, node, self.cluster.open_folders)
+                self._retired.give_up(file, node, readers)
 
     def merged(self, table: Table) -> Table:
         """The same rows, with partitions stored again that have lost many."""
@@ -525,11 +525,38 @@ class Tables:
             FilesLostError: a file of the table or of a patch is lost.
         """
         concerned = [table.partitions[index] for index in patches]
+        numbered = [replace_fields(part, is_numbered=True) for part in concerned]
+        return self._with_columns(table, numbered, {"patch": patches}, columns)
+
+    def with_values(
+        self, table: Table, values: Mapping[int, tuple[FileSlice, ...]], columns: Sequence[int]
+    ) -> Table:
+        """The next version of a table, of which tasks store partitions again with new columns.
+
+        Args:
+            table: the table.
+            values: what these have in each row, after another column, by the partitions' indices.
+            columns: their positions.
+
+        Raises:
+            FilesLostError: a file of the table or of the values is lost.
+        """
+        concerned = [table.partitions[index] for index in values]
+        return self._with_columns(table, concerned, {"values": values}, columns)
+
+    def _with_columns(
+        self,
+        table: Table,
+        concerned: Sequence[Partition],
+        given: Mapping[str, Mapping[int, tuple[FileSlice, ...]]],
+        columns: Sequence[int],
+    ) -> Table:
+        """The next version, of which partitions are stored again as further inputs say."""
+        further = tuple(
+            {name: slices[part.index] for name, slices in given.items()} for part in concerned
+        )
         source = TableSource(
-            schema=table.schema,
-            merged=tuple(replace_fields(part, is_numbered=True) for part in concerned),
-            patches=tuple(patches.values()),
-            patched=tuple(columns),
+            schema=table.schema, merged=tuple(concerned), further=further, set=tuple(columns)
         )
         loaded = self._stored_again(table, source, max(2, table.replicas), "change")
         partitions = list(table.partitions)

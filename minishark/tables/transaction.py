@@ -50,7 +50,6 @@ class SessionTransaction:
         """What its store knows of it; None if there is no transaction."""
         return self._store
 
-    @property
     def began(self) -> datetime | None:
         """When it began, which its statements tell for the time; None if there is none."""
         return self._began

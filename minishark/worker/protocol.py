@@ -155,9 +155,10 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag=
     hints: FragmentHints = NO_FRAGMENT_HINTS  # what optimizer rules attach to the fragment
     profiled: bool = False  # whether outcomes say what DuckDB's operators did
     access: StoreAccess = FROM_ENVIRONMENT  # to files of object stores that tasks read
-    # For a PARTITION without SQL, the positions of columns that the input `patch` sets in the rows
-    # of `in0`, which are numbered (`worker/patches.py`); None if there is no patch.
-    patched: tuple[int, ...] | None = None
+    # For a PARTITION without SQL that is stored again, the positions of columns that are set in the
+    # rows of `in0`: by the input `patch`, if these are numbered, or by the columns of `values` but
+    # the first (`worker/patches.py`); None for other partitions.
+    changed: tuple[int, ...] | None = None
 
 
 class StoredPartition(msgspec.Struct, frozen=True, array_like=True):

@@ -18,6 +18,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from minishark.compiler.hints import EarlyCte
+from minishark.compiler.sql.statements import variables_of
 from minishark.compiler.sql.tokens import SETTINGS, Cursor
 from minishark.errors import DataError
 from minishark.events.figures import TaskFigures
@@ -39,7 +40,7 @@ from minishark.worker.helpers import Helpers
 from minishark.worker.host_files import OBJECTS, HostFiles
 from minishark.worker.memory import NodeMemory
 from minishark.worker.outputs import BATCH_ROWS, Outputs, attempt_name, output_columns, stream
-from minishark.worker.patches import ChangedTwiceError, patched
+from minishark.worker.patches import ChangedTwiceError, changed
 from minishark.worker.prepared import Inputs, PreparedFragments
 from minishark.worker.progress import TaskProgress
 from minishark.worker.protocol import (
@@ -95,6 +96,7 @@ class TaskRunner:
         self._scanning: Scans | None = None  # what the task reads of sources
         self._host_files = HostFiles(store.disk / OBJECTS, is_interrupted=self._interrupted.is_set)
         self._prelude: tuple[str, ...] = ()  # what was set and defined in this database
+        self._variables: Mapping[str, str] = {}  # what has set variables, by their names
         self._is_whole = True  # whether none of that failed
         self._tasks = 0  # of this database
         self._working_folder = ""
@@ -192,7 +194,7 @@ class TaskRunner:
     def _restart(self) -> None:
         self._duckdb.restart()
         self._prepared.clear()
-        self._prelude, self._is_whole = (), True
+        self._prelude, self._variables, self._is_whole = (), {}, True
         self._tasks = 0
         self._scalars.forget()
 
@@ -204,32 +206,36 @@ class TaskRunner:
         """
         if not self._may_add(stage):
             self._restart()
-        made, self._is_whole = len(self._prelude), False
+        known, variables = self._variables, variables_of(stage.prelude)
+        gone = (f"RESET VARIABLE {quote(name)}" for name in known if name not in variables)
+        new = (sql for name, sql in variables.items() if known.get(name) != sql)
+        more = _lasting(stage.prelude)[len(_lasting(self._prelude)) :]
+        self._is_whole = False
         failed = 0
         with task_errors(), self._inputs(stage, task):
-            for sql in stage.prelude[made:]:
+            for sql in (*gone, *new, *more):
                 try:
                     self._duckdb.con.execute(sql).fetchall()
                 except duckdb.Error:
                     failed += 1
         self._is_whole = not failed
-        self._prelude = stage.prelude
+        self._prelude, self._variables = stage.prelude, variables
         self._working_folder = stage.working_folder or self._working_folder
 
     def _may_add(self, stage: StageTask) -> bool:
         """Whether what a prelude has more than the last one may be made in the same database.
 
-        Definitions and variables may. A setting may not: those that tasks need come after it.
+        Definitions may, and variables change. A setting may not: those that tasks need come after.
         """
         if not self._tasks:
             return self._is_whole and not self._prelude
-        made = len(self._prelude)
+        made, prelude = _lasting(self._prelude), _lasting(stage.prelude)
         return (
             self._is_whole
             and self._tasks < _TASKS_MAX
-            and stage.prelude[:made] == self._prelude
+            and prelude[: len(made)] == made
             and not (made and self._is_elsewhere(stage))
-            and not any(map(_is_setting, stage.prelude[made:]))
+            and not any(Cursor(sql).next in SETTINGS for sql in prelude[len(made) :])
         )
 
     def _run(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
@@ -237,8 +243,8 @@ class TaskRunner:
             with task_errors():
                 if task.reads:
                     return self._stored_splits(stage, task)
-                if stage.patched is not None:
-                    return self._patched(stage, task, stage.patched)
+                if stage.changed is not None:
+                    return self._changed(stage, task, stage.changed)
                 return self._stored_unchanged(stage, task, task.inputs["in0"])
         scalars = self._scalars.known_to(self._duckdb.con, stage.scalars, task.index)
         with task_errors(), self._inputs(stage, task) as variables, scalars:
@@ -354,7 +360,7 @@ class TaskRunner:
         execute = self._duckdb.execute
         if stored is None:
             return execute(sql, scope().tables)
-        settings = self._duckdb.plan_settings, len(self._prelude)
+        settings = self._duckdb.plan_settings, self._prelude  # plans have values of variables
         return execute(*self._prepared.statement(sql, stored, settings, scope, execute))
 
     def _reduced(
@@ -509,26 +515,26 @@ class TaskRunner:
         batches = even_batches(table, BATCH_ROWS)
         return self._store_partition(stage, task, table.schema, batches, table)
 
-    def _patched(
+    def _changed(
         self, stage: StageTask, task: TaskPayload, columns: tuple[int, ...]
     ) -> TaskOutcome:
-        """Store a partition again as a patch changes it, and measure the columns that this sets.
+        """Store a partition again, and measure the new values of the columns that are set.
 
-        There is no file in the outcome if the patch says two things of a row.
+        There is no file in the outcome if a patch says two things of a row.
         """
-        rows, patch = self._store.read_all((task.inputs["in0"], task.inputs["patch"]))
+        tables = self._store.read_all([*task.inputs.values()])
+        inputs = dict(zip(task.inputs, tables, strict=True))
         try:
-            schema, batches = patched(rows, patch, columns)
+            change = changed(inputs["in0"], columns, inputs.get("patch"), inputs.get("values"))
         except ChangedTwiceError:
             # No failure: what other tasks of the stage store has to be known, to be removed.
             return TaskOutcome(figures=TaskFigures())
-        partition = self._outputs.partition(stage, task, schema, batches)
+        partition = self._outputs.partition(stage, task, change.schema, change.batches)
         if not columns:
             count = stream(pa.table({"rows": integers([partition[1].rows])}))
             return self._outputs.replicated(task, *partition, lambda: count)
-        measured = mapped(partition[1]).select(columns)
         shown = structs.replace(stage, columns=tuple(stage.columns[i] for i in columns))
-        return self._measured(shown, task, partition, measured)
+        return self._measured(shown, task, partition, change.new)
 
     def _store_partition(
         self,
@@ -634,10 +640,10 @@ def _with_calls(outcome: TaskOutcome, run: CallRun) -> TaskOutcome:
     return structs.replace(outcome, figures=figures)
 
 
-def _is_setting(sql: str) -> bool:
-    """Whether a statement changes how others run."""
-    cursor = Cursor(sql)
-    return cursor.take() in SETTINGS and cursor.next != "VARIABLE"
+def _lasting(prelude: tuple[str, ...]) -> tuple[str, ...]:
+    """The statements of a prelude but for those that set variables."""
+    variables = variables_of(prelude).values()
+    return tuple(sql for sql in prelude if sql not in variables)
 
 
 def _unpickled(pickled: bytes) -> functions.Function:

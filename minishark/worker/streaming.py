@@ -11,6 +11,10 @@ import pyarrow as pa
 _FEWER = 2
 _KIND = re.compile(r"(\w[\w ]*) Error: ")
 _KINDS: dict[str, type[duckdb.Error]] = {
+    "Constraint": duckdb.ConstraintException,
+    "Conversion": duckdb.ConversionException,
+    "Invalid Input": duckdb.InvalidInputException,
+    "Out of Range": duckdb.OutOfRangeException,
     "Out of Memory": duckdb.OutOfMemoryException,
     "IO": duckdb.IOException,
     "INTERRUPT": duckdb.InterruptException,

@@ -32,7 +32,8 @@ def row_numbers(deleted: RowNumbers) -> NDArray[np.int64]:
         return np.empty(0, np.int64)
     if deleted.startswith(_LISTED):
         return np.frombuffer(deleted, np.uint32, offset=len(_LISTED)).astype(np.int64)
-    return np.flatnonzero(np.unpackbits(np.frombuffer(zlib.decompress(deleted), np.uint8)))
+    marks = np.unpackbits(np.frombuffer(zlib.decompress(deleted), np.uint8))
+    return np.flatnonzero(marks.view(np.bool_))  # numbers are searched more slowly
 
 
 def packed(rows: NDArray[np.int64]) -> RowNumbers:

@@ -19,7 +19,7 @@ from machine_kit.machine import Envelope, Machine, Message
 from minishark.events.figures import TaskFigures
 from minishark.sources.contract import FileSplit
 from minishark.worker.outputs import Outputs
-from minishark.worker.patches import patched
+from minishark.worker.patches import changed
 from minishark.worker.protocol import (
     BucketSlice,
     OutputKind,
@@ -194,10 +194,11 @@ class SimulatedSlot(Machine[SlotIn | _Step]):
         stage = task.stage
         named = {**stage.shared_inputs, **task.payload.inputs}
         tables = dict(zip(named, self._store.read_all([*named.values()]), strict=True))
-        if stage.patched is not None:
-            schema, batches = patched(tables["in0"], tables["patch"], stage.patched)
-            task.batches = pa.Table.from_batches(batches, schema).to_batches() or [
-                pa.RecordBatch.from_pylist([], schema)
+        if stage.changed is not None:
+            further = tables.get("patch"), tables.get("values")
+            change = changed(tables["in0"], stage.changed, *further)
+            task.batches = pa.Table.from_batches(change.batches, change.schema).to_batches() or [
+                pa.RecordBatch.from_pylist([], change.schema)
             ]
         elif not is_simulated(stage.sql):
             given = {name: pa.Table.from_batches([batch_of(rows)]) for name, rows in read.items()}

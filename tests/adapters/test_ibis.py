@@ -56,6 +56,7 @@ def test_a_tpch_query_is_duckdbs(ibis: Any, backend: Any, plain: duckdb.DuckDBPy
     assert expected.num_rows == query.to_pyarrow_batches(chunk_size=3).read_all().num_rows
 
 
+@pytest.mark.slow
 def test_tables_are_made_listed_and_dropped(ibis: Any, backend: Any) -> None:
     """From frames, expressions and schemas; replaced only if asked to."""
     assert 6 == backend.create_table("numbers", pd.DataFrame({"n": [1, 2, 3]})).n.sum().execute()

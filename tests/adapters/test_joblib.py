@@ -33,6 +33,7 @@ def test_calls_run_in_the_cluster(session: Session) -> None:
     assert [i * i for i in range(300)] == _run(session, squares, return_as="generator")
 
 
+@pytest.mark.slow
 def test_an_exception_ends_them(session: Session) -> None:
     """With its type; the session goes on."""
     with pytest.raises(ZeroDivisionError):

@@ -110,7 +110,7 @@ def test_objects_round_trip(engine: sa.Engine, person: type) -> None:
         assert ["Rob"] == objects.scalars(sa.select(person.name)).all()
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 def test_reflection(engine: sa.Engine, person: type) -> None:
     """Schemas, tables, views and columns are found as they were made, and made again from that."""
     with engine.begin() as connection:
@@ -142,7 +142,7 @@ def test_reflection(engine: sa.Engine, person: type) -> None:
         connection.execute(sa.schema.DropSchema("sales", cascade=True))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 def test_pandas(engine: sa.Engine) -> None:
     """A frame that is written in many statements is read as it was."""
     frame = pd.DataFrame({"a": range(2500), "b": [f"r'{i}" for i in range(2500)]})

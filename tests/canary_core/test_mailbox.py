@@ -160,6 +160,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_the_death_of_a_peer_is_noticed_at_once(folder: Path) -> None:
     """Whoever has sent it a message learns of it, and once more only by another message."""
     own = Mailbox(folder / "o.sock")

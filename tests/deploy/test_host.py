@@ -58,6 +58,7 @@ def _await(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_session_on_hosted_nodes() -> None:
     """A head without executors and a node: queries run, keys stay private, and nothing is left."""
     head, node = NodeHost(_IP), NodeHost(_IP)

@@ -130,6 +130,7 @@ def test_a_folder_with_files_needs_a_mode(
     assert 8 == len(server.keys(bucket))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("when", [1, 3, 5, 7])
 def test_an_error_in_the_middle_changes_nothing(
     session: Session, server: S3Server, bucket: str, when: int
@@ -296,6 +297,7 @@ def test_data_frames_are_written_to_a_store(
     assert [] == list(empty_folder.iterdir())
 
 
+@pytest.mark.slow
 def test_modes_and_partitions_of_writers_hold_in_a_store(
     session: Session, server: S3Server, bucket: str, tmp_path: Path, empty_folder: Path
 ) -> None:

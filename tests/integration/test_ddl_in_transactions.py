@@ -187,7 +187,7 @@ def test_scripts(pair: tuple[Session, Session], script: list[str], end: str) -> 
     compare(pair, ["BEGIN", *script, end, *script])
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(14)
 @pytest.mark.parametrize(
     ("mine", "others"),
     [

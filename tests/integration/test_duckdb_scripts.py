@@ -304,6 +304,19 @@ SCRIPTS = {
         a: FROM own; a: FROM s; b: CREATE TABLE u2 AS FROM u; b: COMMIT; b: FROM u2; b: FROM u""",
 }
 
+# Long ones: other kinds, and tests of transactions, are of the same paths.
+SLOW = (
+    "tables of the catalog",
+    "views and macros of the catalog",
+    "views and macros of the catalog beside rows",
+    "what INSERT reads of the catalog alone",
+    "what reads the catalog since it was defined",
+    "the catalog in a transaction",
+    "tables after SET search_path",
+    "what others alter during a transaction",
+    "what others rename, drop and create during a transaction",
+)
+
 
 _LEFT = """
     SELECT 'VIEW' AS noun, view_name AS name FROM duckdb_views() WHERE NOT internal
@@ -324,7 +337,9 @@ def root() -> Iterator[Session]:
         yield session
 
 
-@pytest.mark.parametrize("kind", SCRIPTS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in SLOW)) for kind in SCRIPTS]
+)
 def test_answers_of_scripts(root: Session, kind: str) -> None:
     """Both give an error, or the same names, types and rows."""
     script = [sql.strip() for sql in SCRIPTS[kind].split(";")]

@@ -42,7 +42,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, modules: Path) -> Iterator
         stop_cluster("editing")
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("reuse", ["cluster", "off"])
 def test_a_program_that_is_run_again_calls_what_its_modules_say_now(
     running: ClusterRecord, modules: Path, reuse: str

@@ -453,7 +453,7 @@ def test_bad_frame_options(session: Session) -> None:
 _SQL = ("sql", "--nodes", "1")
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [

@@ -104,10 +104,8 @@ def _running(session: Session) -> int:
 # Answers
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize(
-    "number", [pytest.param(n, marks=[pytest.mark.slow] * (n % 7 != 0)) for n in range(1, 23)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(1, 23))
 def test_tpch(server: Server, tpch_files: dict[str, str], number: int) -> None:
     """Each TPC-H query by ADBC gives DuckDB's answer."""
     sql = load_queries((number,))[number]
@@ -844,6 +842,7 @@ def durable(tmp_path: Path) -> Iterator[Server]:
         yield served
 
 
+@pytest.mark.slow
 def test_transactions(durable: Server) -> None:
     """Others see what a transaction has changed once it is committed, and never what is undone."""
     with (

@@ -496,6 +496,7 @@ def test_long_chains_of_verbs(t: DataFrame) -> None:
         united.select(F.expr("wrong(id)"))
 
 
+@pytest.mark.slow
 def test_what_is_nested_too_deeply_to_be_divided_runs_whole(
     toy_session: Session, plain: duckdb.DuckDBPyConnection
 ) -> None:

@@ -101,7 +101,7 @@ NOT_IN_RUNS = {
 }
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(18)
 @pytest.mark.parametrize("sql", IN_RUNS)
 @pytest.mark.parametrize(
     "table",

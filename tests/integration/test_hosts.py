@@ -140,6 +140,7 @@ def test_nodes_elsewhere_tell_what_they_use(hosts: tuple[ClusterRecord, ...], ke
             assert node.stored_bytes + node.disk_bytes > 0
 
 
+@pytest.mark.slow
 def test_other_keys_are_refused(
     hosts: tuple[ClusterRecord, ...], keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,9 +97,8 @@ def _stubborn(rows: pa.Table) -> pa.Table:
             continue
 
 
-@pytest.mark.parametrize(
-    "kind", [*(pytest.param(each, marks=pytest.mark.slow) for each in (_sleep, _loop)), _stubborn]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [_sleep, _loop, _stubborn])
 def test_ctrl_c_ends_functions_that_do_not_end(
     session: Session, tmp_path: Path, kind: Callable[[pa.Table], pa.Table]
 ) -> None:
@@ -133,6 +132,7 @@ def test_prints_do_not_disturb(session: Session, capfd: pytest.CaptureFixture[st
     assert "said" not in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_derived_rows() -> None:
     """The session's folders go with it, whatever was kept in them."""
     with minishark.connect(nodes=1, executors_per_node=1) as session:

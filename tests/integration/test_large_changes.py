@@ -286,12 +286,19 @@ def test_statistics_follow_what_is_set(session: Session, plain: duckdb.DuckDBPyC
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("step", "source"), [("patched", "FROM (SELECT 2 AS two)"), ("with_values", "")]
+)
 def test_a_lost_patch_is_computed_again(
-    session: Session, plain: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+    session: Session,
+    plain: duckdb.DuckDBPyConnection,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    source: str,
 ) -> None:
-    """As any output of a query."""
+    """As any output of a query, and so are marks with new values."""
     name, _ = create(session, plain)
-    patched, lost = Tables.patched, []
+    stored_again, lost = getattr(Tables, step), []
 
     def fails_once(
         tables: Tables, table: Table, patches: dict[int, tuple[FileSlice, ...]], columns: Any
@@ -299,10 +306,11 @@ def test_a_lost_patch_is_computed_again(
         if not lost:
             lost.extend(item for slices in patches.values() for item in slices)
             raise FilesLostError(tuple(lost))
-        return patched(tables, table, patches, columns)
+        return stored_again(tables, table, patches, columns)
 
-    monkeypatch.setattr(Tables, "patched", fails_once)
-    compare(session, plain, name, f"UPDATE {name} SET s = 'again', d = d + 1 WHERE k % 3 < 2")
+    monkeypatch.setattr(Tables, step, fails_once)
+    update = f"UPDATE {name} SET s = 'again', d = d + 1 {source} WHERE k % 3 < 2"
+    compare(session, plain, name, update)
     assert lost
     session.drop_table(name)
 
@@ -338,6 +346,7 @@ def test_a_search_of_few_rows_ends_in_time() -> None:
         assert session.sql("DELETE FROM t WHERE i = 1").collect()[0] == (1,)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("change", ["DELETE FROM {t} WHERE k % 2 = 0", "UPDATE {t} SET d = 1"])
 def test_texts_that_came_later_are_kept(
     session: Session, plain: duckdb.DuckDBPyConnection, change: str
@@ -368,10 +377,10 @@ def test_bounds_say_where_rows_may_be(
         ("DELETE FROM {t} WHERE k = 2 * g", True),
     ):
         with unittest.mock.patch.object(
-            MemoryTable, "patched", autospec=True, side_effect=MemoryTable.patched
-        ) as patched:
+            MemoryTable, "marked", autospec=True, side_effect=MemoryTable.marked
+        ) as marked:
             compare(session, plain, name, sql.format(t=name), queries=0)
-        assert patched.called == tasks, sql
+        assert marked.called == tasks, sql
     whole = f"SELECT count(*), sum(hash(t)) FROM {name} AS t"
     assert rows(plain.execute(whole).fetchall()) == rows(session.sql(whole).collect())
     session.drop_table(name)
@@ -441,11 +450,12 @@ def test_a_search_that_may_find_other_rows_is_made_once(
 
 def test_a_patch_says_one_thing_of_a_row() -> None:
     """Rows may come in any order, but only once."""
-    from minishark.worker.patches import ChangedTwiceError, patched
+    from minishark.worker.patches import ChangedTwiceError, changed
 
     stored_rows = pa.table({"v": [1, 2, 3, 4], "row": [10, 11, 13, 14]})
     patch = pa.table({"n": [14, 10, 13], "kind": pa.array([1, 2, 0], pa.int8()), "v": [9, 8, 7]})
-    schema, batches = patched(stored_rows, patch, (0,))
-    assert [2, 3, 9] == pa.Table.from_batches(batches, schema).column(0).to_pylist()
+    change = changed(stored_rows, (0,), patch)
+    assert [2, 3, 9] == pa.Table.from_batches(change.batches, change.schema).column(0).to_pylist()
+    assert [9] == change.new.column(0).to_pylist()
     with pytest.raises(ChangedTwiceError):
-        patched(stored_rows, pa.concat_tables([patch, patch]), (0,))
+        changed(stored_rows, (0,), pa.concat_tables([patch, patch]))

@@ -24,8 +24,8 @@ from minishark.errors import DataError, FunctionError, OptionError, TasksLostErr
 from minishark.events.kinds import TaskEnded
 from minishark.session.session import Session
 
-ROWS = 100_000
-BAD = 77_777
+ROWS = 20_000
+BAD = 17_777
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_a_bad_row_ends_the_job(t: DataFrame) -> None:
 
 
 def test_a_bad_batch_is_set_aside_with_all_its_rows(t: DataFrame) -> None:
-    """Partitions have 25,000 rows, so batches of 1,000 are those of the table."""
+    """Partitions have 5,000 rows, so batches of 1,000 are those of the table."""
 
     def picky(rows: pa.Table) -> pa.Table:
         if BAD in rows["a"].to_pylist():
@@ -113,9 +113,10 @@ def test_a_bad_batch_is_set_aside_with_all_its_rows(t: DataFrame) -> None:
     found = t.map_batches(picky, "a BIGINT", batch_rows=1000, on_error="quarantine")
     assert ROWS - 1000 == found.count()
     bounds = found.rejected.select_expr("min(a)", "max(a)", "count(*)", "max(attempts)")
-    assert [(77_000, 77_999, 1000, 1)] == bounds.collect()
+    assert [(17_000, 17_999, 1000, 1)] == bounds.collect()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "value",
     [
@@ -266,7 +267,8 @@ class Client:
             await writer.wait_closed()
 
 
-@pytest.mark.parametrize("kind", ["plain", "async"])
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("kind", ["async", "plain"])
 def test_a_service_that_fails_at_times(processes: Session, service: Service, kind: str) -> None:
     """The job ends; what failed is asked again, and nothing that succeeded."""
     fn: Any = functools.partial(doubled if kind == "plain" else Client, service.url)
@@ -366,6 +368,7 @@ def test_batches_that_are_done_are_not_done_again(processes: Session, tmp_path: 
     assert [] == list(processes._runtime.cluster.store()._paths.disk.rglob("*.calls"))
 
 
+@pytest.mark.slow
 def test_a_batch_that_kills_python_is_set_aside(processes: Session, tmp_path: Path) -> None:
     """After its second death; by default it ends the job, as any such function."""
 
@@ -423,6 +426,7 @@ def test_ctrl_c_ends_calls(processes: Session, tmp_path: Path, kind: str) -> Non
     assert 40 == processes.table("t").map_rows(lambda row: row.a, "a BIGINT").count()
 
 
+@pytest.mark.slow
 def test_a_call_that_is_stuck_is_left_behind(processes: Session) -> None:
     """In C, where nothing interrupts it: the others go on, and its process ends later."""
 

@@ -80,7 +80,7 @@ WHOLE = [
 ]
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(18)
 @pytest.mark.parametrize("sql", DISTRIBUTED + WHOLE)
 def test_answers_over_files_are_duckdbs(session: Session, sql: str) -> None:
     """Rows, their order, names and types are those of DuckDB over the same files."""

@@ -55,7 +55,7 @@ def bucket(server: S3Server, local: Path) -> str:
 def session(server: S3Server) -> Iterator[Session]:
     """Two executors that know the store from the session's options only."""
     with minishark.connect(
-        nodes=2, partitions=2, single_task_rows=0, storage_options=server.options
+        in_process=True, nodes=2, partitions=2, single_task_rows=0, storage_options=server.options
     ) as session:
         yield session
 

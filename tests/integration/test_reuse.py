@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import minishark
+from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import VerificationError
 from minishark.events.kinds import AnyEvent, StageReused
-from minishark.query import names, sources
+from minishark.query import names, questions, sources
 from minishark.query.digests import Digest
+from minishark.query.job_builder import Environment
+from minishark.query.planner import QueryPlan, QueryPlanner
+from minishark.query.questions import Question, question_of
 from minishark.query.reach import Reach
+from minishark.query.sinks import CollectRows
+from minishark.session import engine
 from minishark.session.session import Session
 
 ROWS = 3_000
@@ -270,14 +277,78 @@ def cached(session: Session, _: Path) -> Iterator[Any]:
         kept.unpersist()
 
 
+def moment(session: Session, _: Path) -> Iterator[Any]:
+    """Also of a macro of DuckDB's own."""
+    for told in ("now()", "ago(INTERVAL 1 DAY)"):
+        asked = f"SELECT max(epoch_us({told})) m FROM t"
+        yield rows(session, asked) < rows(session, asked)
+
+
+def new_file(session: Session, folder: Path) -> Iterator[Any]:
+    for name in ("one", "two"):
+        pq.write_table(data().slice(0, 10), folder / f"{name}.parquet")
+        time.sleep(2.1)
+        yield rows(session, f"SELECT count(*) FROM '{folder}/*.parquet'")
+
+
+def added_column(session: Session, _: Path) -> Iterator[Any]:
+    for number in (1, 2):
+        yield rows(session, "SELECT * FROM t ORDER BY k LIMIT 2")
+        session.sql(f"ALTER TABLE t ADD COLUMN c{number} INTEGER DEFAULT {number}").collect()
+    yield rows(session, "SELECT * FROM t ORDER BY k LIMIT 2")
+
+
+def renamed(session: Session, _: Path) -> Iterator[Any]:
+    """Columns, and tables, that change places."""
+    session.create_table("u", pa.table({"a": [1, 2], "b": [3, 4]}), replace=True)
+    session.create_table("w", pa.table({"a": [5], "b": [6]}), replace=True)
+    for _ in range(2):
+        yield rows(session, "SELECT sum(a) FROM u")
+        for old, new in (("a", "c"), ("b", "a"), ("c", "b")):
+            session.sql(f"ALTER TABLE u RENAME COLUMN {old} TO {new}").collect()
+        yield rows(session, "SELECT sum(a) FROM u")
+        for old, new in (("u", "x"), ("w", "u"), ("x", "w")):
+            session.sql(f"ALTER TABLE {old} RENAME TO {new}").collect()
+
+
+def hidden(session: Session, _: Path) -> Iterator[Any]:
+    """A table that a temporary view hides, and one that is there instead of a file."""
+    asked = "SELECT count(*) FROM t"
+    yield rows(session, asked)
+    session.sql("CREATE TEMP VIEW t AS SELECT 1 AS k").collect()
+    yield rows(session, asked)
+    session.sql("DROP VIEW temp.t").collect()
+    yield rows(session, asked)
+
+
+def instead_of_a_file(session: Session, folder: Path) -> Iterator[Any]:
+    path = folder / "u.parquet"
+    pq.write_table(data().slice(0, 10), path)
+    time.sleep(2.1)
+    asked = f"SELECT count(*) FROM '{path}'"
+    yield rows(session, asked)
+    session.create_table(str(path), pa.table({"k": [1]}))
+    yield rows(session, asked)
+    session.drop_table(str(path))
+    yield rows(session, asked)
+
+
+def enumeration(session: Session, _: Path) -> Iterator[Any]:
+    for values in ("'a', 'A', 'b', 'B'", "'B', 'b', 'A', 'a'"):
+        session.sql("DROP TYPE IF EXISTS mood").collect()
+        session.sql(f"CREATE TYPE mood AS ENUM ({values})").collect()
+        yield rows(session, "SELECT max(s::mood)::VARCHAR FROM t")
+
+
 PAIRS = [
+    moment, new_file, added_column, renamed, hidden, instead_of_a_file, enumeration,
     time_zone, collation, integer_division, inserted, deleted, updated, rolled_back, replaced,
     view, macro, limit, columns, lossless, file_of_other_size, file_of_other_time, function,
     opening, mapped, called, random, variable, cached,
 ]  # fmt: skip
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(11)
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.__name__)
 def test_statements_that_differ_in_one_thing(
     pair: Callable[[Session, Path], Iterator[Any]], session: Session, plain: Session, tmp_path: Path
@@ -310,7 +381,55 @@ PLANTED: dict[str, tuple[Callable[..., Any], Callable[[pytest.MonkeyPatch], None
         updated,
         lambda patch: patch.setattr(names.Leaves, "partition", lambda *_: "any"),
     ),
+    "deleted rows": (deleted, lambda patch: _unchanged(patch, deleted=b"")),
+    "added rows": (inserted, lambda patch: _unchanged(patch, deltas=())),
+    "files": (
+        file_of_other_size,
+        lambda patch: patch.setattr(names.Leaves, "file", lambda *_: "any"),
+    ),
+    "the text of a question": (limit, lambda patch: _asked_without(patch, "SELECT ")),
+    "settings of a question": (
+        integer_division,
+        lambda patch: _asked_in(patch, lambda own: replace(own, settings=())),
+    ),
+    **{
+        f"that a question means more: {pair.__name__}": (
+            pair,
+            lambda patch: patch.setattr(PlanningDatabase, "means_more", lambda *_: False),
+        )
+        for pair in (moment, function)
+    },
 }
+
+
+def _unchanged(patch: pytest.MonkeyPatch, **fields: Any) -> None:
+    """Forget what has changed in a partition."""
+    own = names.Leaves.partition
+    patch.setattr(
+        names.Leaves, "partition", lambda self, table, it: own(self, table, replace(it, **fields))
+    )
+
+
+def _asked_without(patch: pytest.MonkeyPatch, begins: str) -> None:
+    """Forget parts of a question's name."""
+    own = questions.versioned
+
+    def versioned(*parts: bytes | str) -> str:
+        return own(*(part for part in parts if not str(part).startswith(begins)))
+
+    patch.setattr(questions, "versioned", versioned)
+
+
+def _asked_in(patch: pytest.MonkeyPatch, change: Callable[[Environment], Environment]) -> None:
+    """Forget a part of what a question's name has of its session."""
+    own = engine.question_of
+
+    def question_of(
+        sql: str, planner: Any, environment: Environment, *rest: Any, **how: Any
+    ) -> Any:
+        return own(sql, planner, change(environment), *rest, **how)
+
+    patch.setattr(engine, "question_of", question_of)
 
 
 def _without_prelude(own: Callable[[Any], str]) -> Callable[[Any], str]:
@@ -343,6 +462,47 @@ def test_a_query_that_was_asked_runs_no_task(session: Session) -> None:
     first = tasks(session, asked.format("s"))
     assert 0 == tasks(session, asked.format("s"))
     assert 0 < tasks(session, asked.format("name")) < first
+
+
+def test_an_answer_is_found_before_it_is_planned(
+    session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By its text, over tables and over files; `metrics` tells of the stage that has left it."""
+    session.create_table("t", data(), replace=True)
+    pq.write_table(data(), tmp_path / "t.parquet")
+    time.sleep(2.1)
+    over_files = f"WITH t AS (FROM '{tmp_path}/t.parquet') {GROUPS}"
+    expected = [rows(session, asked) for asked in (GROUPS, over_files)]
+    stages = [
+        session.sql(asked).profile().metrics.reused[0].stage for asked in (GROUPS, over_files)
+    ]
+    monkeypatch.delattr(QueryPlanner, "plan")
+    frames = [session.sql(asked) for asked in (GROUPS, over_files)]
+    assert expected == [[tuple(row) for row in frame.collect()] for frame in frames]
+    assert stages == [frame.metrics().reused[0].stage for frame in frames]
+    assert [0, 0] == [frame.metrics().tasks for frame in frames]
+
+
+def test_a_question_is_that_of_a_plan_over_the_same_versions(session: Session) -> None:
+    """Not of one that has seen a change that came between them."""
+    session.create_table("t", data(), replace=True)
+    runtime = session._runtime
+    reuse = runtime.engine.reuse
+    assert reuse is not None
+
+    def asked() -> tuple[Question, QueryPlan]:
+        environment = runtime.engine.limited_environment(runtime.scope)
+        question = question_of(GROUPS, runtime.planner, environment, reuse.leaves, lossless=False)
+        assert question is not None
+        return question, runtime.planner.plan(GROUPS, CollectRows(), on_hosts=False)
+
+    before, old = asked()
+    session.sql("DELETE FROM t WHERE k = 3").collect()
+    after, new = asked()
+    assert [True, False, False, True] == [
+        question.is_of(plan) for question in (before, after) for plan in (old, new)
+    ]
+    assert before.name != after.name
 
 
 def test_an_answer_that_is_reused_can_be_verified(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -439,22 +599,21 @@ def test_one_changed_file_of_many_is_read_alone(
 ) -> None:
     """Replaced by one of another size, or new: the tasks of the others keep their outputs."""
     monkeypatch.setattr(sources, "_STEADY_BYTES_MIN", 1)
+    monkeypatch.setattr(names, "_SETTLED_S", 0.0)
     files = 40  # of more rows than every task would read
     for number in range(files):
         pq.write_table(data().slice(number * 9, 1000), tmp_path / f"{number:03}.parquet")
-    names = pa.table({"g": [1, 2, 3], "name": ["x", "y", "z"]})
+    labels = pa.table({"g": [1, 2, 3], "name": ["x", "y", "z"]})
     asked = (
         f"SELECT name, count(*), sum(k) FROM '{tmp_path}/*.parquet' JOIN d USING (g) "
         "WHERE k % 3 < 2 GROUP BY name ORDER BY name"
     )
-    plain.create_table("d", names, replace=True)
+    plain.create_table("d", labels, replace=True)
     with connected() as session:
-        session.create_table("d", names)
-        time.sleep(2.1)
+        session.create_table("d", labels)
         assert rows(plain, asked) == rows(session, asked)
         for name, count in (("017", 90), ("0171", 30), ("000", 0)):
             pq.write_table(data().slice(7, count), tmp_path / f"{name}.parquet")
-            time.sleep(2.1)
             profile = session.sql(asked).profile()
             reused = {each.stage: each.tasks for each in profile.metrics.reused}
             assert max(reused.values()) >= files - 2

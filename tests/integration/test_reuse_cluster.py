@@ -71,7 +71,7 @@ def forget(record: ClusterRecord) -> None:
         path.unlink()
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("loaded", [False, True])
 def test_another_session_finds_what_one_has_computed(
     running: ClusterRecord, file: Path, loaded: bool
@@ -111,6 +111,7 @@ def test_a_session_that_does_not_begin_leaves_nothing(
     assert {thread.name for thread in threading.enumerate()} <= before
 
 
+@pytest.mark.slow
 def test_rows_of_a_program_are_known_by_what_they_are(running: ClusterRecord, file: Path) -> None:
     """Equal rows are the same in another session, other rows are not; nor is what has changed."""
     joined = f"SELECT g, sum(t.k * u.k) s FROM '{file}' t JOIN u USING (g) GROUP BY g ORDER BY g"

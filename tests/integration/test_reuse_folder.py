@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import s3_server
 import minishark
 from minishark.cluster.launch import StartOptions, start_cluster, stop_cluster
 from minishark.errors import DataError, OptionError
+from minishark.query import names
 from minishark.session.session import Session
 
 ROWS = 60_000
@@ -24,14 +24,15 @@ TOTALS = f"SELECT count(*), sum(k), max(s) FROM ({WIDE})"
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rows in a file that is old enough to be told by its times."""
+def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Rows in a file that is at once old enough to be told by its times."""
     path = tmp_path_factory.mktemp("data") / "t.parquet"
     numbers = list(range(ROWS))
     rows = {"k": numbers, "g": [i % 7 for i in numbers], "s": [f"{i:040}" for i in numbers]}
     pq.write_table(pa.table(rows), path)
-    time.sleep(2.1)
-    return path
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(names, "_SETTLED_S", 0.0)
+        yield path
 
 
 def connected(folder: str | Path, **options: Any) -> Session:

@@ -134,13 +134,13 @@ _ONE_NODE = ("--nodes", "1")
 _END_MAX_S = 5.0  # the aim is one second; machines that run tests are busy
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "moment",
     [
-        pytest.param("Making TPC-H data", marks=pytest.mark.slow),
+        "Making TPC-H data",
         "Starting the cluster",
-        pytest.param("Loading lineitem", marks=pytest.mark.slow),
+        "Loading lineitem",
         "Running the queries",
     ],
 )
@@ -493,6 +493,7 @@ def test_nodes_that_die_come_back(own_processes: Session) -> None:
         assert _ANSWER == own_processes.sql(_SUM).collect()
 
 
+@pytest.mark.slow
 def test_a_node_dies_in_the_middle_of_a_query(processes: Session) -> None:
     """The one with the only scheduler: its query is submitted again, to its successor."""
     victim = psutil.Process(_nodes(processes)[0])

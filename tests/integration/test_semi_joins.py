@@ -93,7 +93,7 @@ WITHOUT_FILTERS = {
 }
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(18)
 @pytest.mark.parametrize("sql", WITH_FILTERS)
 def test_rows_that_no_join_wants_are_dropped(
     session: Session, sql: str, request: pytest.FixtureRequest

@@ -226,7 +226,7 @@ ADDED = (
 )
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_added_columns_leave_rows_where_they_are(session: Session, layout: str) -> None:
     """Whatever changes before and after: readers add them to files that lack them."""
@@ -347,6 +347,7 @@ def test_changes_wait_for_other_statements(
     session.drop_table("busy")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("condition", ["", " WHERE k >= 0"])
 def test_emptied_tables_take_rows(session: Session, layout: str, condition: str) -> None:
@@ -520,7 +521,8 @@ def test_transactions_commit_no_key_twice(session: Session) -> None:
 @pytest.mark.slow
 def test_readers_see_whole_statements_of_several_writers(session: Session) -> None:
     """Each moves an amount between two rows; nobody ever sees one half."""
-    session.create_table("v", ROWS.select(["k", "g"]), partition_by="k", partitions=2)
+    rows = ROWS.select(["k", "g"])
+    session.create_table("v", rows, partition_by="k", partitions=2, replace=True)
     total = ask(session, "SELECT count(*), sum(g) FROM v")
     seen, ended = [], threading.Event()
 

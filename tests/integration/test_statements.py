@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -13,6 +14,7 @@ import minishark
 from minishark.cluster.backend import FragmentRejectedError
 from minishark.errors import (
     AlreadyExistsError,
+    AnalysisException,
     CatalogError,
     MinisharkError,
     OptionError,
@@ -388,6 +390,34 @@ def test_statements_find_their_places_after_letters_of_several_bytes(session: Se
     assert [("äöü :least", 5)] == [
         tuple(row) for row in session.sql(text, args={"least": 3995}).collect()
     ]
+
+
+def test_what_is_wrong_with_a_change_is_said_when_it_is_prepared(session: Session) -> None:
+    """Names, types and numbers of columns, as in DuckDB; what it is given may be anything."""
+    duck = duckdb.connect()
+    for begin in (session.sql, duck.execute):
+        begin("CREATE TABLE kept (a INTEGER PRIMARY KEY, b VARCHAR NOT NULL, c TIMESTAMP)")
+    for change in (
+        "INSERT INTO nope VALUES (?)",
+        "INSERT INTO kept VALUES (?)",
+        "INSERT INTO kept SELECT ?, ?, ? FROM nope",
+        "INSERT INTO kept VALUES (?, ?, ?) RETURNING z",
+        "UPDATE kept SET a = $1 WHERE z = 3",
+        "DELETE FROM kept WHERE nothing(a)",
+        "INSERT INTO kept VALUES (?, ?, ?)",
+        "INSERT INTO kept (a) SELECT * FROM range(?)",
+        "UPDATE kept SET a = $b WHERE c = $a AND b IN $c",
+        "DELETE FROM kept WHERE a = ?",
+    ):
+        refused = []
+        for run in (duck.execute, session.sql):
+            try:
+                run(f"PREPARE p AS {change}")
+            except (duckdb.Error, AnalysisException) as error:
+                refused.append(str(error).partition("\n")[0])
+        assert refused[:1] == refused[1:], change
+    duck.close()
+    session.sql("EXECUTE p(1)")
 
 
 @pytest.mark.sample(2)

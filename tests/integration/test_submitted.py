@@ -185,6 +185,7 @@ def test_a_failed_program_is_not_started_again_unless_that_is_asked(
     assert f"x\n{again}x\n" == _log(jobs, state)
 
 
+@pytest.mark.slow
 def test_a_cancelled_program_ends_with_all_that_it_has_started(
     jobs: JobsClient, submitted: Submit
 ) -> None:
@@ -256,6 +257,7 @@ def test_a_time_limit_ends_a_program(jobs: JobsClient, submitted: Submit) -> Non
     assert "more than 1 s" in state.ending
 
 
+@pytest.mark.slow
 def test_a_job_is_forgotten_after_its_time(
     jobs: JobsClient, running: ClusterRecord, submitted: Submit
 ) -> None:
@@ -336,7 +338,7 @@ def _lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line.strip() for line in capsys.readouterr().out.splitlines()]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["owner", "first"])
 def test_another_node_takes_over_from_a_killed_one(
     three: ClusterRecord, submitted: Submit, victim: str
@@ -575,6 +577,7 @@ while not os.path.exists(sys.argv[1]):
             session.submit_program(script, **wrong)  # type: ignore[arg-type] - on purpose
 
 
+@pytest.mark.slow
 def test_jobs_are_events_for_pages(
     session: Session, running: ClusterRecord, submitted: Submit
 ) -> None:

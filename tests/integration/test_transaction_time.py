@@ -98,6 +98,14 @@ def test_it_ends_with_the_transaction(session: Session) -> None:
     assert listed.to_arrow().column(0).to_pylist() == [0]
 
 
+def test_the_catalog_does_not_list_how_it_is_told(transaction: Session) -> None:
+    """Nor what else takes the place of DuckDB's functions there."""
+    told = value(transaction, "SELECT now() FROM duckdb_tables()")
+    own = "SELECT count(*) FROM duckdb_functions() WHERE database_name = 'temp'"
+    assert (told, 0) == (value(transaction, "SELECT now()"), value(transaction, own))
+    assert 0 == value(transaction, f"{own} AND EXISTS (FROM duckdb_tables())")
+
+
 def test_queries_of_rows_tell_it(transaction: Session) -> None:
     """Rows that tasks make, statements that run as a whole, and the scratch database agree."""
     now = value(transaction, "SELECT now()")
@@ -149,6 +157,7 @@ def test_dataframes_tell_it(transaction: Session) -> None:
     assert frame.to_arrow().column("n").to_pylist() == [now]
 
 
+@pytest.mark.slow
 def test_definitions_tell_it() -> None:
     """Views, macros and defaults that were there before tell a transaction's time; then not."""
     with minishark.connect(in_process=True) as session:
@@ -180,6 +189,7 @@ def test_definitions_tell_it() -> None:
         assert all(moment > now for moment in after.to_arrow().column(0).to_pylist())
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["MACRO", "TEMP MACRO"])
 def test_macros_of_users_stay(kind: str) -> None:
     """A user's macro with the name of such a function is called in transactions and after them."""

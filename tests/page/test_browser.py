@@ -67,7 +67,7 @@ def tab(browser: Browser) -> Iterator[Tab]:
 def session(browser: Browser) -> Iterator[Session]:
     """A session that has run a query and a call."""
     with minishark.connect(
-        nodes=2, executors_per_node=1, partitions=4, single_task_rows=0
+        in_process=True, nodes=2, executors_per_node=1, partitions=4, single_task_rows=0
     ) as opened:
         opened.ui(open_browser=False)
         numbers = opened.sql("SELECT range AS i, range % 10 AS g FROM range(100000)").to_arrow()
@@ -123,6 +123,7 @@ def test_every_view_is_drawn(tab: Tab, address: str) -> None:
     tab.shows("pow")
 
 
+@pytest.mark.slow
 def test_the_figures_of_tasks_are_columns(
     tab: Tab, server: PageServer, emit: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +211,7 @@ def test_the_longest_running_tasks_are_shown(
     tab.shows("train<i>", "#tasks-now")
 
 
+@pytest.mark.slow
 def test_views_without_data_say_what_to_do(tab: Tab, server: PageServer) -> None:
     said = {
         "cluster": "No task has ended",
@@ -242,6 +244,7 @@ def test_narrow_screens_and_both_schemes(browser: Browser, address: str, scheme:
         assert (brightness > 128) == (scheme == "light")
 
 
+@pytest.mark.slow
 def test_the_page_is_used_by_keyboard(tab: Tab, address: str) -> None:
     page = tab.page
     tab.show(address)
@@ -364,6 +367,7 @@ def _cancelled_by_click(tab: Tab, session: Session, address: str) -> tuple[float
     return seen - began, ended[0] - clicked
 
 
+@pytest.mark.slow
 def test_a_query_is_cancelled_by_a_click(tab: Tab, session: Session, address: str) -> None:
     _cancelled_by_click(tab, session, address)
 

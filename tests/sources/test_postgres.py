@@ -36,7 +36,7 @@ def column(server: Server, type_: str, *values: str) -> tuple[str, list[Any]]:
     return snapshot.schema[0].type, found["x"].to_pylist()
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(11)
 @pytest.mark.parametrize(
     ("postgres", "literals", "duckdb_type", "expected"),
     [
@@ -105,6 +105,7 @@ def test_infinite_dates_are_duckdbs(server: Server) -> None:
         assert [("infinity",), ("-infinit",), ("2024-01-",), (None,)] == found
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_an_error_that_names_the_column(server: Server) -> None:
     """NaN is no DECIMAL, and an array of two dimensions no list."""
     with pytest.raises(DataError, match=r"column x of postgres public.one .*numeric"):

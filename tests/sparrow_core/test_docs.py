@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -36,6 +38,7 @@ def test_every_message_has_a_sender_and_a_receiver() -> None:
         assert f"**{name}** (from: " in text
 
 
+@pytest.mark.slow
 def test_the_example_framework_runs() -> None:
     """Sleeping tasks and multiplying ones, on a cluster of its own; no job fails."""
     for kind in ("sleep", "float"):

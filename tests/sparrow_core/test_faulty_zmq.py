@@ -133,7 +133,7 @@ def cluster(run_dir: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     made.close()
 
 
-@pytest.mark.sample(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("cluster", range(3), indirect=True)
 def test_each_task_commits_once_over_faulty_sockets(cluster: Cluster) -> None:
     """A quarter of all frames is lost, doubled or late; every job ends with all its results."""
@@ -145,6 +145,7 @@ def test_each_task_commits_once_over_faulty_sockets(cluster: Cluster) -> None:
     assert sum(driver.faults for driver in cluster.drivers.values()) > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cluster", [7], indirect=True)
 def test_cancelled_jobs_leave_faulty_nodes(cluster: Cluster) -> None:
     """Whatever of the cancellation is lost, the next jobs find their slots."""

@@ -141,7 +141,7 @@ def test_simulated_probability_of_no_wait(placement: str) -> None:
     [
         pytest.param("random", marks=pytest.mark.slow),
         pytest.param("per_task", marks=pytest.mark.slow),
-        "sparrow",
+        pytest.param("sparrow", marks=pytest.mark.slow),
     ],
 )
 def test_mean_response_of_single_tasks(placement: str) -> None:

@@ -136,6 +136,7 @@ def test_a_suspended_executor_is_used_again(run_dir: Path) -> None:
         assert {0: b"back"} == run(cluster, task(0, "echo back")).results()
 
 
+@pytest.mark.slow
 def test_an_executor_that_stays_suspended_is_replaced(run_dir: Path) -> None:
     """SIGSTOP from outside, while it has nothing to do."""
     with LocalCluster(configs(1, limits=QUICK), run_dir=run_dir) as cluster:
@@ -249,6 +250,7 @@ def forgiving_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparrow_core.runtime.transport.deaths._QUICK_S", math.inf)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forgiving_nothing")
 def test_jobs_fail_when_no_node_is_left(run_dir: Path) -> None:
     """Open jobs and later ones fail with a kind; closing still leaves nothing."""

@@ -30,7 +30,11 @@ NODES = tuple(f"n{number}" for number in range(len(DISCIPLINES)))
 GPUS = NODES[:2]
 
 
-@pytest.fixture(scope="module", params=(InProcessCluster, LocalCluster), ids=lambda k: k.__name__)
+@pytest.fixture(
+    scope="module",
+    params=(InProcessCluster, pytest.param(LocalCluster, marks=pytest.mark.slow)),
+    ids=lambda kind: kind.__name__,
+)
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:

@@ -318,6 +318,7 @@ def test_constrained_jobs_finish_under_load(replicas: int) -> None:
     assert 100 == len(response_times_s(workload, nodes=20, slots=2, schedulers=2, seed=2))
 
 
+@pytest.mark.slow
 def test_the_command_prints_percentiles(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -182,6 +182,7 @@ def check_audit(standalone: Standalone) -> None:
     assert 1 == standalone.sparrow("audit", "audit", "--why", "nosuch", "1").exit_code
 
 
+@pytest.mark.slow
 def test_jobs_survive_a_stopped_and_a_killed_scheduler(standalone: Standalone) -> None:
     """The client is told of the silence, moves the jobs, and no task counts twice."""
     start_over_ipc(standalone, 2, 2)

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from minishark.compiler.sql.tokens import split_arguments
 from minishark.errors import DataError
 from minishark.tables import copy as copies
 from minishark.tables.copy import Copy, Written, parsed_copy, publish, staging_folder
@@ -30,7 +29,7 @@ from minishark.tables.copy import Copy, Written, parsed_copy, publish, staging_f
 )
 def test_targets_are_taken_apart(target: str, path: str, options: dict[str, str]) -> None:
     """A path, and the options by name, each as it was written."""
-    assert Copy(Path(path), options) == parsed_copy(target, split_arguments)
+    assert Copy(Path(path), options) == parsed_copy(target)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +46,7 @@ def test_targets_are_taken_apart(target: str, path: str, options: dict[str, str]
 )  # fmt: skip
 def test_other_targets_are_left_to_the_front_end(target: str) -> None:
     """What is no local file, old forms, answers of another form, names that DuckDB works out."""
-    assert parsed_copy(target, split_arguments) is None
+    assert parsed_copy(target) is None
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,7 @@ def test_files_are_read(checks: ModuleType) -> None:
 PREPARED = "statement ok\nPREPARE p AS SELECT $1 + 1\n\nquery I\nEXECUTE p(2)\n"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("text", "end", "counts"),
     [

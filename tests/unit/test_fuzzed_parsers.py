@@ -118,7 +118,7 @@ _TEXTS: dict[str, tuple[Parser, tuple[type[Exception], ...]]] = {
     "setting": (statements.session_setting, (MinisharkError,)),
     "create": (parse_create, (MinisharkError,)),
     "change": (_change, (MinisharkError,)),
-    "copy": (lambda text: parsed_copy(text, tokens.split_arguments), (MinisharkError,)),
+    "copy": (parsed_copy, (MinisharkError,)),
     "size": (parse_size, (MinisharkError,)),
     "queries": (parse_selection, (MinisharkError,)),
     "redacted": (redacted, ()),

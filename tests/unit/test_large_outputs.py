@@ -101,7 +101,8 @@ def test_large_partition_leaves_no_draft(
     assert [Path(outcome.file).name] == _files(paths)
     stored = store.read((FileSlice(outcome.file, ("n0",)),))
     assert pa.dictionary(pa.int8(), pa.string()) == stored.schema.field("kind").type
-    assert duckdb.sql(sql).fetchall() == duckdb.from_arrow(stored).fetchall()
+    expected = duckdb.sql(sql).to_arrow_table().rename_columns(stored.schema.names)
+    assert expected == stored.cast(expected.schema)
 
 
 def test_partition_that_is_not_measured_leaves_nothing(

@@ -80,7 +80,7 @@ OTHERS: dict[str, Any] = {
         "map", cloudpickle.dumps(lambda rows: rows), (("a", "BIGINT"),), only_returns=True
     ),
     "target": CopyTarget("/x", "", ".csv"),
-    "patched": (0,),
+    "changed": (0,),
 }
 """Other values of the fields that count."""
 
@@ -445,7 +445,7 @@ def no_function(patch: pytest.MonkeyPatch) -> None:
 
 def no_token(patch: pytest.MonkeyPatch) -> None:
     """Leaves out the session."""
-    patch.setattr(Leaves, "_file", lambda _, file: named("file", file))
+    patch.setattr(Leaves, "_stored", lambda _, file: named("file", file))
 
 
 PLANTED = MappingProxyType(

@@ -244,12 +244,12 @@ def _partition(**fields: Any) -> Ingredient:
 
 
 def _session() -> Ingredient:
-    own = Leaves._file
+    own = Leaves._stored
     return Ingredient(
         lambda _: Query(),
         lambda _: Query(token="another"),
         lambda patch: patch.setattr(
-            Leaves, "_file", lambda self, file: own(replace(self, token=""), file)
+            Leaves, "_stored", lambda self, file: own(replace(self, token=""), file)
         ),
     )
 
@@ -369,7 +369,7 @@ INGREDIENTS: dict[str, Ingredient] = {
     "time zone": _field("prelude", prelude=("SET TimeZone = 'Asia/Tokyo'",)),
     "collation": _field("prelude", prelude=(*TASK.prelude, "SET default_collation = 'nocase'")),
     "working folder": _field("working_folder", working_folder="/b"),
-    "patched columns": _field("patched", patched=(0,)),
+    "changed columns": _field("changed", changed=(0,)),
     "text of an early CTE": _hint("ctes", (EarlyCte("k", "SELECT 1 AS c0", ("INTEGER",), 1.0),)),
     "key filters": _hint("key_filters", (_KEYS,)),
     "sides of joins": _hint("build_sides", True),

@@ -46,6 +46,7 @@ def test_what_slows_a_block_down_cancels_out() -> None:
     assert "With two, queries take 1." in in_words(rows)
 
 
+@pytest.mark.slow
 def test_intervals_have_the_truth_in_them() -> None:
     """Of equal placements, in about 19 of 20 runs; such a one says that there is nothing to see."""
     runs = [

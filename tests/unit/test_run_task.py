@@ -582,16 +582,21 @@ def test_settings_and_definitions_come_first(runner: TaskRunner) -> None:
 
 TWICE = "CREATE MACRO twice(x) AS 2 * x"
 NULLS = "SET default_null_order = 'nulls_first'"
+X_IS_1, X_IS_2 = "SET VARIABLE x = 1", "SET VARIABLE x = 2"
 BROKEN = "CREATE VIEW v AS FROM missing"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("first", "then", "stays"),
     [
         ((), (NULLS,), True),  # nothing has run yet
         ((TWICE,), (TWICE, "CREATE MACRO thrice(x) AS twice(x) + x"), True),
         ((NULLS,), (NULLS, TWICE), True),
-        ((NULLS,), (NULLS, "SET VARIABLE x = 1", TWICE), True),
+        ((NULLS,), (NULLS, X_IS_1, TWICE), True),
+        ((X_IS_1, TWICE), (X_IS_2, TWICE), True),
+        ((X_IS_1, NULLS), (NULLS,), True),
+        ((X_IS_1, NULLS), (X_IS_2, TWICE), False),
         ((TWICE,), (TWICE, "CREATE OR REPLACE MACRO twice(x) AS 4 * x"), True),
         ((NULLS,), (NULLS, "SET threads = 1"), False),  # what tasks need comes after it
         ((NULLS, TWICE), (NULLS,), False),
@@ -614,6 +619,7 @@ def test_a_database_stays_while_a_prelude_only_adds_definitions(
     for sql in (
         "SELECT x AS c0 FROM (VALUES (1), (NULL)) v(x) ORDER BY 1",
         "SELECT twice(4) AS c0",
+        "SELECT getvariable('x') AS c0",
     ):
         for _ in range(3):  # later it is prepared
             stage = stage_task(sql, ("INTEGER",), prelude=then)

@@ -30,7 +30,10 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
-@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize(
+    "value",
+    [pytest.param(each, marks=[pytest.mark.slow] * ("70000)" in each)) for each in VALUES],
+)
 def test_it_is_duckdbs_value(con: duckdb.DuckDBPyConnection, value: str) -> None:
     """Of each type that Parquet's encoding has; the DB-API gives the same."""
     sql = f"SELECT ({value})::VARIANT AS v"

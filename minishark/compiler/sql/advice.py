@@ -155,6 +155,13 @@ _ADVICE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...]
             _always("TRY_CAST(x AS type) in SQL, and try_cast() in Python, give NULL there."),
         ),
         (
+            "^Invalid Input Error: (?:Can't convert VARIANT|Type U?INT\\d+ with value)",
+            _always(
+                "Rows have VARIANTs in Parquet's encoding, which lacks such values: select them as "
+                "text (v::VARCHAR), or as what they are (v::INTERVAL)."
+            ),
+        ),
+        (
             'table "[^"]+" has \\d+ columns but',
             _always("Name those that have values: INSERT INTO t (a, b) VALUES (1, 2)."),
         ),

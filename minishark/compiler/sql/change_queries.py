@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 from minishark.compiler.sql.changes import Change, Changed, Delete, Insert, Merge, Update, When
 from minishark.compiler.sql.tokens import (
     Cursor,
-    Token,
-    names_in,
     sql_tokens,
     unquoted,
 )
@@ -98,15 +96,6 @@ def words(sql: str) -> list[str]:
     return [unquoted(token.text) for token in sql_tokens(sql)]
 
 
-def mentions(sql: str, name: str) -> int:
-    """How often a statement names a table, or something else of that name, without a dot."""
-    tokens = [*sql_tokens(sql), Token(len(sql), "", None)]
-    return sum(
-        named.key[-1] == name.lower() and tokens[named.after].text != "."
-        for named in names_in(tokens)
-    )
-
-
 def concerned(change: Change, numbered: str, columns: str) -> str:
     """The rows of a table that a statement may change.
 
@@ -182,6 +171,25 @@ def patch(change: Changed, target: Target, numbered: str, bucket: str) -> str:
         f"{change.ctes}SELECT {once}{columns} FROM {numbered} AS {alias}{source} "
         f"WHERE {change.condition or 'true'}"
     )
+
+
+def marks(change: Delete | Update, target: Target, relation: str) -> str:
+    """For each row of a table, whether a statement that reads no other one changes it.
+
+    Of an UPDATE also what the columns that it sets have afterwards, in each row.
+    """
+    alias, condition = quote(change.alias), change.condition
+
+    def where(changed: str, kept: str) -> str:
+        return f"CASE WHEN {condition} THEN {changed} ELSE {kept} END" if condition else changed
+
+    selected = [f"CAST({where('1', '0')} AS TINYINT) AS marked"]
+    if isinstance(change, Update):
+        new = {target.position(column): value for column, value in change.values}
+        for i in sorted(new):
+            old = f"{alias}.{quote(target.schema[i].name)}"
+            selected.append(f"{where(target.value(i, new[i]), old)} AS v{i}")
+    return f"SELECT {', '.join(selected)} FROM {relation} AS {alias}"
 
 
 def _merge_patch(change: Merge, target: Target, numbered: str, bucket: str) -> str:
@@ -262,18 +270,6 @@ def search_of(change: Change) -> str:
             return f"{change.ctes} {change.source} {change.condition} {conditions}"
         case _:
             return f"{change.ctes} {change.source} {change.condition}"
-
-
-def reads_others(change: Change) -> bool:
-    """Whether a statement may read other tables than the one that it changes."""
-    texts = [search_of(change)]
-    match change:
-        case Update():
-            texts += [value for _, value in change.values]
-        case Merge():
-            return True
-    is_query = any(token.word in ("SELECT", "FROM") for t in texts for token in sql_tokens(t))
-    return is_query or bool(change.ctes or getattr(change, "using", getattr(change, "source", "")))
 
 
 # MERGE

@@ -7,11 +7,11 @@ refuses that: no table in memory has partitions, none of a warehouse has keys.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from minishark.compiler.sql.tokens import Cursor, Name, unquoted
+from minishark.compiler.sql.tokens import Cursor, Name, Token, names_in, unquoted
 from minishark.errors import UnsupportedError
 from minishark.model.expressions import quote
 
@@ -50,6 +50,8 @@ class Delete:
     condition: str = ""  # empty for all rows
     ctes: str = ""
     returning: bool = False
+    may_read: bool = True  # whether it may read other tables, besides through views and macros
+    reads_itself: bool = True  # whether it may name its own table once more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,8 @@ class Update:
     condition: str = ""
     ctes: str = ""
     returning: bool = False
+    may_read: bool = True  # as above
+    reads_itself: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +94,8 @@ class Merge:
     ctes: str = ""
     returning: bool = False
     source_names: tuple[str, ...] = ()  # the source's columns, once they are known
+    reads_itself: bool = True
+    may_read = True
 
     @property
     def changes_alone(self) -> bool:
@@ -233,14 +239,28 @@ def _insert(text: Cursor, ctes: str) -> Insert:
         clauses=f"{conflict} {returning}".strip(),
         on_conflict=conflict != "",
         returning=returning != "",
-        may_read=any(token.word in _READS for token in text.tokens),
+        may_read=_may_read(text.tokens),
+    )
+
+
+def _may_read(tokens: Iterable[Token]) -> bool:
+    return any(token.is_name and token.word in _READS for token in tokens)
+
+
+def _names_again(text: Cursor, target: tuple[str, ...]) -> bool:
+    """Whether it names a table of that name, or something else, more than once, without a dot."""
+    tokens = [*text.tokens, Token(len(text.sql), "", None)]
+    key = target[-1].lower()
+    return (
+        sum(named.key[-1] == key and tokens[named.after].text != "." for named in names_in(tokens))
+        > 1
     )
 
 
 def _delete(text: Cursor, ctes: str) -> Delete:
     text.skip("FROM")
     text.skip("TABLE")
-    target = text.name()
+    target, start = text.name(), text.offset
     alias = text.alias(target[-1], "USING", "WHERE", "RETURNING")
     using = text.until("WHERE", "RETURNING") if text.skip("USING") else ""
     condition = text.until("RETURNING") if text.skip("WHERE") else ""
@@ -251,6 +271,8 @@ def _delete(text: Cursor, ctes: str) -> Delete:
         condition=condition,
         ctes=ctes,
         returning=bool(text.next),
+        may_read=bool(ctes or using) or _may_read(t for t in text.tokens if t.first >= start),
+        reads_itself=_names_again(text, target),
     )
 
 
@@ -269,6 +291,8 @@ def _update(text: Cursor, ctes: str) -> Update:
         condition=condition,
         ctes=ctes,
         returning=text.next == "RETURNING",
+        may_read=bool(ctes) or _may_read(text.tokens),
+        reads_itself=_names_again(text, target),
     )
 
 
@@ -315,6 +339,7 @@ def _merge(text: Cursor, ctes: str) -> Merge:
         clauses=tuple(clauses),
         ctes=ctes,
         returning=text.next == "RETURNING",
+        reads_itself=_names_again(text, target),
     )
 
 

@@ -42,6 +42,7 @@ class ConnectionUse:
             self._lock.release()
 
 
+_PREPARED = "_minishark_prepared"
 _opening = threading.Lock()
 _opened: list[duckdb.DuckDBPyConnection] = []  # none yet, or one
 
@@ -85,6 +86,16 @@ os.register_at_fork(
     before=_before_fork, after_in_parent=_opening.release, after_in_child=_opening.release
 )
 atexit.register(_close)  # or DuckDB's bindings would complain that it is still there
+
+
+def check_prepared(con: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Resolve the names and types of a statement with parameters.
+
+    Raises:
+        duckdb.Error: they can't be resolved.
+    """
+    con.execute(f"PREPARE {_PREPARED} AS {sql}")
+    con.execute(f"DEALLOCATE {_PREPARED}")
 
 
 @contextlib.contextmanager

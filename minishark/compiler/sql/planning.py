@@ -30,16 +30,17 @@ from minishark.compiler.logical.plan import (
 )
 from minishark.compiler.logical.rewrite import rewrite
 from minishark.compiler.sql.advice import advised
-from minishark.compiler.sql.connection import ConnectionUse, undone
+from minishark.compiler.sql.connection import ConnectionUse, check_prepared, undone
 from minishark.compiler.sql.failures import VALUE_FAILURES
 from minishark.compiler.sql.lower import lower_plan
 from minishark.compiler.sql.miniature import Miniatures
 from minishark.compiler.sql.plan_json import PlanNotLowered
-from minishark.compiler.sql.statements import ParsedStatement, parse_statements
+from minishark.compiler.sql.statements import ParsedStatement, parse_statements, with_setting
 from minishark.compiler.sql.times import ToldTime, defines_time, tells_time
 from minishark.compiler.sql.tokens import (
     find_calls,
     mentioned,
+    sql_tokens,
     syntax_tree,
     without_comments_around,
 )
@@ -76,6 +77,7 @@ _SERIALIZE = (
     "SELECT json_serialize_plan($1, optimize := true, skip_null := true, skip_empty := true, "
     "skip_default := true)"
 )
+_ZONE = "SELECT current_setting('TimeZone'), current_setting('Calendar')"
 _TEXT_OR_NAN = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NAN|nan)\b')
 # Evaluated twice, these give other values: functions, samples, and what the order of rows decides,
 # which there may be none of, or ties in.
@@ -100,12 +102,8 @@ _FILE_ENDING = re.compile(
 )
 _PIVOTS = re.compile(r"\bPIVOT", re.IGNORECASE)
 # What names files: texts after FROM and JOIN, and those in calls of such functions.
-_NAMES_FILES = re.compile(
-    r"\b(?:FROM|JOIN)\s+('(?:[^']|'')*'|\"[^\"]*\")"
-    r"|\b\w*(?:read|scan|sniff|metadata)\w*\s*\(([^()]*)",
-    re.IGNORECASE,
-)
-_OF_FILES = ("from", "join", "read", "scan", "sniff", "metadata")
+_READER = re.compile(r"\w*(?:read|scan|sniff|metadata)\w*", re.IGNORECASE)
+_NAMES_FILES = re.compile(rf"\b(?:FROM|JOIN)\s*['\"]|{_READER.pattern}\s*\(", re.IGNORECASE)
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 _INTERNAL = re.compile(
     r'\nDid you mean "(?:_minishark|pg_|pragma_|duckdb_|sqlite_|information_schema)[^\n]*'
@@ -120,7 +118,6 @@ _VIEWS = "SELECT sql FROM duckdb_views() WHERE NOT internal ORDER BY temporary"
 _MACRO = re.compile(r"\b(?:MACRO|FUNCTION)\b", re.IGNORECASE)
 _VIEW = re.compile(r"\bVIEW\b", re.IGNORECASE)
 _UNCOMMITTED = "_minishark_uncommitted_"  # how the names of their miniatures start
-_PREPARED = "_minishark_prepared"
 _CACHED_MAX = 256
 _numbers = itertools.count()
 _Key = TypeVar("_Key", bound=Hashable)
@@ -155,6 +152,7 @@ class _Remembered:
         self.schemas: OrderedDict[BoundStatement, pa.Schema] = OrderedDict()
         self.plans: OrderedDict[tuple[BoundStatement, int], LogicalPlan] = OrderedDict()
         self.views: _Views | None = None
+        self.zone: tuple[int, str] | None = None
 
     def clear(self) -> None:
         self.views = None
@@ -554,7 +552,9 @@ class PlanningDatabase:
 
     def syntax(self, sql: str) -> Any:
         """The syntax tree of a SELECT; a QueryError for any other statement."""
-        return syntax_tree(self._text("SELECT json_serialize_sql($1)", sql)[0], sql)
+        with self._lock, _query_errors():  # which binds nothing
+            rows = self._con.execute("SELECT json_serialize_sql($1)", [sql]).fetchall()
+        return syntax_tree(rows[0][0], sql)
 
     def glob(self, pattern: str) -> list[str]:
         """The files that match a pattern, in the order in which DuckDB reads them."""
@@ -631,7 +631,7 @@ class PlanningDatabase:
             self._known = _Remembered()
             if self._uncommitted is not None:
                 self._uncommitted.remembered = _Remembered()
-            self.settings = (*self.settings, sql)
+            self.settings = with_setting(self.settings, sql)
 
     def _outdate(self) -> None:
         """Drop what was parsed, bound and planned: it may mean something else from now on."""
@@ -671,8 +671,7 @@ class PlanningDatabase:
         """Resolve the names and types of a SELECT with parameters."""
         self._check_pivots(sql)
         with self._lock, _query_errors(), self._seen():
-            self._con.execute(f"PREPARE {_PREPARED} AS {sql}")
-            self._con.execute(f"DEALLOCATE {_PREPARED}")
+            check_prepared(self._con, sql)
 
     def _check_pivots(self, sql: str) -> None:
         """Refuse a PIVOT whose columns are values of rows, as those here are made up."""
@@ -685,6 +684,27 @@ class PlanningDatabase:
                 "Only the session's own database runs a PIVOT without the values of its columns: "
                 "write ON column IN (values)."
             )
+
+    def mentioned(self, sql: str) -> tuple[str, ...]:
+        """The catalog's tables whose names are among the words of a text."""
+        with self._lock:
+            return self._tables_in(sql, None)
+
+    def means_more(self, sql: str) -> bool:
+        """Whether more may decide a statement's rows than its text, settings, tables and files."""
+        if self._uncommitted is not None or self._began is not None:
+            return True
+        return self.names_definition(sql) or self.tells_time(sql) or self.calls_python(sql)
+
+    @property
+    def zone(self) -> str:
+        """What settings say that begin as the process does: how times are read."""
+        with self._lock:
+            known = self._remembered.zone
+            if known is None or known[0] != self.version:
+                rows = self._con.execute(_ZONE).fetchall()
+                known = self._remembered.zone = (self.version, str(rows))
+            return known[1]
 
     def _says_all(self, sql: str) -> bool:
         """Whether a statement reads only tables that its text mentions, and no files."""
@@ -882,15 +902,20 @@ def _may_name_file(sql: str) -> bool:
 
 def named_files(sql: str) -> list[str]:
     """The files and patterns that a statement may read, by what it looks like."""
-    text = sql.lower()
-    if not any(word in text for word in _OF_FILES):
-        return []  # to look for them in a long text takes longer than to parse it
-    return [
-        quoted[1:-1]
-        for named in _NAMES_FILES.finditer(sql)
-        for quoted in _QUOTED.findall(named[1] or named[2] or "")
-        if named[2] or quoted[0] == "'" or "." in quoted  # else it is a table
-    ]
+    if _NAMES_FILES.search(sql) is None:
+        return []  # the tokens of a long text take longer than to parse it
+    tokens, reads = sql_tokens(sql), -1
+    named = []
+    for at, token in enumerate(tokens):
+        if token.depth <= reads:
+            reads = -1
+        if token.text == "(" and reads < 0 and _READER.fullmatch(tokens[at - 1].text):
+            reads = token.depth
+        follows = at > 0 and tokens[at - 1].word in ("FROM", "JOIN")
+        is_path = token.is_text or (token.text[:1] == '"' and "." in token.text)  # or a table
+        if is_path and (follows or reads >= 0):
+            named.append(token.text[1:-1])
+    return named
 
 
 def _schema(relation: duckdb.DuckDBPyRelation) -> Schema:

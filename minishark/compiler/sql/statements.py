@@ -7,7 +7,7 @@ which queries read the catalog) is read from the tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import duckdb
@@ -638,6 +638,32 @@ def session_setting(sql: str) -> str | None:
         return None
     cursor.skip_any("LOCAL", "SESSION")
     return f"{first} SESSION {cursor.rest}"
+
+
+def with_setting(settings: tuple[str, ...], sql: str) -> tuple[str, ...]:
+    """Statements that have changed settings, and one more: the last about each name says all."""
+    name = _changed_setting(sql)
+    left = tuple(setting for setting in settings if _changed_setting(setting) != name)
+    is_gone = Cursor(sql).comes("RESET", "VARIABLE")
+    return left if is_gone else (*left, sql)
+
+
+def _changed_setting(sql: str) -> tuple[str, ...]:
+    """What a statement changes: a variable or a setting, by name in lower case."""
+    cursor = Cursor(sql)
+    if not cursor.skip("SET") and not cursor.skip("RESET"):
+        return (sql,)  # a PRAGMA, which does not say what it changes
+    if cursor.skip("VARIABLE"):
+        return "VARIABLE", cursor.name()[-1].lower()
+    if cursor.skip("TIME", "ZONE"):
+        return ("timezone",)
+    cursor.skip_any("GLOBAL", "LOCAL", "SESSION")
+    return tuple(part.lower() for part in cursor.path())
+
+
+def variables_of(settings: Iterable[str]) -> dict[str, str]:
+    """Those of the statements that set variables, by the variables' names in lower case."""
+    return {_changed_setting(sql)[-1]: sql for sql in settings if sql.startswith("SET VARIABLE ")}
 
 
 def reads_catalog(sql: str) -> bool:

@@ -21,7 +21,7 @@ from minishark.model.expressions import quote_text
 # Their values become constants of a plan, which must not be reused.
 _TELLS_TIME = re.compile(
     r"\b(?:now|today|age|current_\w+|get_current_\w+|localtime|localtimestamp|"
-    r"transaction_timestamp|txid_current)\b",
+    r"transaction_timestamp|txid_current|ago|pg_\w+_time|in_search_path)\b",
     re.IGNORECASE,
 )
 _FUNCTIONS = {
@@ -95,14 +95,15 @@ class ToldTime:
         began: when the transaction of its session did; None if there is none.
         defined: whether users may have macros with the names of functions that tell it.
         definitions: what has it tell that, for others that are to tell the same.
+        names: of the functions whose places these macros take.
     """
 
     con: duckdb.DuckDBPyConnection
     began: Callable[[], datetime | None]
     defined: Callable[[], bool]
     definitions: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     _told: datetime | None = field(default=None)
-    _names: tuple[str, ...] = ()  # of the functions whose place is taken
 
     def tell(self, needed: Callable[[], bool]) -> None:
         """Before a statement, outside of DuckDB's transactions; `needed` if it may tell the time.
@@ -113,15 +114,15 @@ class ToldTime:
         began = self.began()
         if began == self._told or (began is not None and not needed()):
             return
-        for name in self._names:
+        for name in self.names:
             self.con.execute(f"DROP MACRO temp.main.{name}")
-        self._names, self.definitions = (), ()
+        self.names, self.definitions = (), ()
         if began is not None:
             users = self._users() if self.defined() else frozenset()
-            self._names = tuple(name for name in _FUNCTIONS if name not in users)
+            self.names = tuple(name for name in _FUNCTIONS if name not in users)
             create = "CREATE OR REPLACE TEMP MACRO"
             self.definitions = tuple(
-                f"{create} {name}() AS {_value(began, name)}" for name in self._names
+                f"{create} {name}() AS {_value(began, name)}" for name in self.names
             )
         for sql in self.definitions:
             self.con.execute(sql)

@@ -24,7 +24,7 @@ _OPEN = {"(": ")", "[": "]", "{": "}", "CASE": "END"}
 _FIRST_COMMENTS = re.compile(r"\s*(?:--[^\n]*\n\s*)*")
 # Without quotes, dollars and asterisks, which would end a constant or a comment that began above.
 _LAST_COMMENT = re.compile(r"\n\s*--[^\n'\"$*]*\Z")
-_NAMED_ARGUMENT = re.compile(r"(\w+)\s*:?=\s*(.*)", re.DOTALL)
+_NAMED_ARGUMENT = re.compile(r"(\w+)\s*(?::=|=>|=)\s*(.*)", re.DOTALL)
 _WORD = re.compile(r"\w+")
 SETTINGS = ("SET", "RESET", "PRAGMA")
 """How statements begin that change settings."""
@@ -108,13 +108,16 @@ def without_comments(sql: str) -> str:
 
 def _pieces(sql: str) -> Iterator[tuple[int, str, Any]]:
     """Each token's place, its text with the space after it, and its type."""
-    encoded = sql.encode()  # DuckDB counts bytes
-    marks = [*duckdb.tokenize(sql), (len(encoded), None)]
-    first = len(encoded[: marks[0][0]].decode())
-    for (start, type_), (end, _) in itertools.pairwise(marks):
-        piece = encoded[start:end].decode()
-        yield first, piece, type_
-        first += len(piece)
+    marks = duckdb.tokenize(sql)
+    starts = [start for start, _ in marks]
+    if not sql.isascii():  # DuckDB counts bytes
+        encoded, ends = sql.encode(), [0, *starts]
+        pieces = (encoded[start:end] for start, end in itertools.pairwise(ends))
+        starts = [*itertools.accumulate(len(piece.decode()) for piece in pieces)]
+    for (_, type_), (start, end) in zip(
+        marks, itertools.pairwise([*starts, len(sql)]), strict=True
+    ):
+        yield start, sql[start:end], type_
 
 
 def sql_tokens(sql: str) -> list[Token]:
@@ -384,13 +387,19 @@ def find_calls(sql: str, functions: Collection[str]) -> Iterator[Call]:
             at = end + 1
 
 
+def named_argument(text: str) -> tuple[str, str]:
+    """The name of an argument, which is empty if it has none, and what it is."""
+    named = _NAMED_ARGUMENT.fullmatch(text)
+    return (named[1], named[2]) if named else ("", text)
+
+
 def call_arguments(text: str) -> Sequence[SqlText] | Mapping[str, SqlText]:
     """The arguments between brackets, by name if all of them are named."""
     text = text.strip()
     arguments = split_arguments(text[1:-1]) if text.startswith("(") else []
-    named = [match for match in map(_NAMED_ARGUMENT.match, arguments) if match]
+    named = {name: SqlText(value) for name, value in map(named_argument, arguments) if name}
     if arguments and len(named) == len(arguments):
-        return {match[1]: SqlText(match[2]) for match in named}
+        return named
     return [SqlText(argument) for argument in arguments]
 
 
@@ -405,29 +414,38 @@ def fill_parameters(sql: str, values: Sequence[Any] | Mapping[str, Any]) -> str:
     named = values if isinstance(values, Mapping) else {str(i + 1): v for i, v in enumerate(values)}
     used: dict[str, None] = {}
 
-    def edits() -> Iterator[Edit]:
-        numbers = itertools.count(1)
-        tokens = sql_tokens(sql)
-        before = ""
-        for mark, name in itertools.zip_longest(tokens, tokens[1:]):
-            is_searched, before = before == "IN", mark.word
-            if mark.text not in ("?", "$"):
-                continue
-            has_name = name is not None and name.first == mark.last
-            if mark.text == "?" and not (has_name and name.text.isdigit()):
-                key, last = str(next(numbers)), mark.last
-            else:
-                key, last = (name.text, name.last) if has_name else ("", mark.last)
-            used[key] = None
-            literal = _literal(key, named)
-            # `IN (value)` would be a list of one value: here the value is the list.
-            yield Edit(mark.first, last, f"coalesce{literal}" if is_searched else literal)
+    def literal(name: str) -> str:
+        used[name] = None
+        return _literal(name, named)
 
-    filled = edited(sql, edits())
+    filled = edited(sql, _parameters(sql, literal))
     extra = [name for name in named if name not in used]
     if extra:
         raise QueryError(f"There is no parameter for the value of {', '.join(extra)}.")
     return filled
+
+
+def without_parameters(sql: str) -> str:
+    """`sql` with NULL for each parameter."""
+    return edited(sql, _parameters(sql, lambda _: "(NULL)"))
+
+
+def _parameters(sql: str, literal: Callable[[str], str]) -> Iterator[Edit]:
+    """What puts a literal in the place of each parameter, given its name or number."""
+    numbers = itertools.count(1)
+    tokens = sql_tokens(sql)
+    before = ""
+    for mark, name in itertools.zip_longest(tokens, tokens[1:]):
+        is_searched, before = before == "IN", mark.word
+        if mark.text not in ("?", "$"):
+            continue
+        has_name = name is not None and name.first == mark.last
+        if mark.text == "?" and not (has_name and name.text.isdigit()):
+            key, last = str(next(numbers)), mark.last
+        else:
+            key, last = (name.text, name.last) if has_name else ("", mark.last)
+        # `IN (value)` would be a list of one value: here the value is the list.
+        yield Edit(mark.first, last, f"coalesce{literal(key)}" if is_searched else literal(key))
 
 
 def fill_variables(sql: str, names: Callable[[], Collection[str]]) -> str:

@@ -191,7 +191,7 @@ class Warehouse(TableStore):
             case kinds.AlterTable(sql=sql):
                 self._alter(sql, name)
             case kinds.ChangeRows(sql=sql):
-                now = self.context.transaction.began or datetime.now(UTC)
+                now = self.context.transaction.began() or datetime.now(UTC)
                 return self._change(at_moment(sql, now), name)
             case _:
                 raise UnsupportedError(f"Write INSERT INTO {name} FROM 'file' instead of COPY.")
@@ -299,7 +299,7 @@ class Warehouse(TableStore):
         name = self._found(path, missing_ok=False)
         if name is None:
             return self._handed_on(statement)
-        sql = at_moment(statement.sql, context.transaction.began or datetime.now(UTC))
+        sql = at_moment(statement.sql, context.transaction.began() or datetime.now(UTC))
         parsed, open_ = parse_change(sql), self.tables.transaction
         assert parsed is not None, "it is one of these"
         change = None if open_ is None or open_.name != name else open_.change
