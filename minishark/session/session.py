@@ -17,6 +17,7 @@ from minishark.cluster.wire import own_versions
 from minishark.compiler.physical.options import PlannerOptions, check_partitions
 from minishark.compiler.sql.statements import ParsedStatement
 from minishark.dataframe import DataFrame
+from minishark.dataframe.dialect import DUCKDB
 from minishark.dataframe.doors import doors
 from minishark.dataframe.frame import (
     cached_frame,
@@ -84,6 +85,7 @@ class Session(CallVerbs, Operations, CamelCase):
     """
 
     builder = _Builder()
+    _dialect = DUCKDB
 
     def __init__(
         self, group: SessionGroup, scope: Scope, *, progress: bool | None, owns: bool = False
@@ -100,6 +102,7 @@ class Session(CallVerbs, Operations, CamelCase):
             owner=weakref.ref(self),
             progress=progress,
             warehouse=group.warehouse,
+            dialect=self._dialect,
         )
         self._statements = Statements(self._runtime)
         self._name = secrets.token_hex(8)
@@ -177,9 +180,14 @@ class Session(CallVerbs, Operations, CamelCase):
         params = args if params is None else params
         if isinstance(params, Mapping):
             text = with_dollars(text, params)
+        text = self._dialect.statements(text)
         frame = self._statements.run(with_values(text, named), params)
         frame = reading(frame, [item for item in named.values() if isinstance(item, DataFrame)])
         return verifying(frame) if verify else frame
+
+    def duckdb_sql(self, text: str) -> DataFrame:
+        """Statements in DuckDB's SQL, whichever dialect the session's text is in."""
+        return self._statements.run(text)
 
     async def sql_async(
         self, text: str, params: Sequence[Any] | Mapping[str, Any] | None = None
@@ -296,7 +304,7 @@ class Session(CallVerbs, Operations, CamelCase):
             CatalogError: there is no such table in the warehouse.
             UnsupportedError: the session has no warehouse.
         """
-        return int(self.sql(f"CACHE TABLE {name}").collect()[0][0])
+        return int(self.duckdb_sql(f"CACHE TABLE {name}").collect()[0][0])
 
     def uncache(self, name: str) -> None:
         """Free the memory of a table that `cache` has loaded.
@@ -305,7 +313,7 @@ class Session(CallVerbs, Operations, CamelCase):
             CatalogError: it is not cached.
             UnsupportedError: the session has no warehouse.
         """
-        self.sql(f"UNCACHE TABLE {name}")
+        self.duckdb_sql(f"UNCACHE TABLE {name}")
 
     def register_source(self, name: str, source: Source, *, replace: bool = False) -> None:
         """Let queries read a source by a name, where its rows are.
@@ -338,7 +346,7 @@ class Session(CallVerbs, Operations, CamelCase):
         runtime = self._runtime
         with runtime.up_to_date():
             if name.lower() in runtime.scratch.temporary:
-                return self.sql(f"FROM {ident(name)}")
+                return self.duckdb_sql(f"FROM {ident(name)}")
             table = runtime.scope.catalog.find(name)
             if table is not None:
                 quoted = ident(table.name)
@@ -354,7 +362,7 @@ class Session(CallVerbs, Operations, CamelCase):
             if stored is not None:
                 return self.relation(ident(stored), alias=name.rpartition(".")[2])
             if name.lower() in runtime.scratch.own_tables:
-                return self.sql(f"FROM {ident(name)}")
+                return self.duckdb_sql(f"FROM {ident(name)}")
             raise runtime.scope.catalog.unknown(name)
 
     def relation(self, sql: str, alias: str = "") -> DataFrame:
@@ -375,7 +383,7 @@ class Session(CallVerbs, Operations, CamelCase):
     @property
     def conf(self) -> Settings:
         """DuckDB's settings."""
-        return Settings(self._runtime, self.sql)
+        return Settings(self._runtime, self.duckdb_sql)
 
     def kept_rows(self) -> tuple[TableInfo, ...]:
         """The cached rows of DataFrames in the cluster: rows, bytes per replica, partitions."""
