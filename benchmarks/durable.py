@@ -1,6 +1,6 @@
-"""What is done twice when a program, or the node that runs it, is killed; and what reuse costs.
+"""What is done twice when a program, its node or the cluster is killed; and what reuse costs.
 
-    python benchmarks/durable.py kills nodes dashboards [--kills 50] [--scale 0.1]
+    python benchmarks/durable.py kills nodes cluster dashboards [--kills 50] [--scale 0.1]
 
 `kills`: `durable_program.py` runs on a started cluster of two nodes, is killed by SIGKILL once, at
 a moment drawn from the seed, and started again. Measured is the CPU time of nodes, executors, and
@@ -8,7 +8,9 @@ all starts of the program. `twice` is what that is more than in a run that nobod
 share of that run: with another start's imports, planning, and reading of what exists. `start_s` is
 what these take alone: the program is started again when everything was done; `work_twice` is
 `twice` without it. `nodes`: the same program is submitted to a cluster of three nodes, and the node
-that runs it is killed. Each kill has a new cluster; all answers are compared with DuckDB's.
+that runs it is killed. `cluster`: the program keeps outputs in a folder, too, and is killed with
+all nodes and executors; a new cluster runs it again. Each kill has a new cluster; all answers are
+compared with DuckDB's.
 
 `dashboards`: a user opens `--boards` dashboards of ten queries each over TPC-H tables in stages; a
 second one, in a session of his own, opens the same. Times are those of `collect`.
@@ -18,6 +20,7 @@ Moments are CPU time, not wall time: a busy machine kills no later.
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import itertools
 import math
@@ -65,7 +68,8 @@ class DurableOptions(TpchOptions):
     """The options of the script."""
 
     sections: Annotated[
-        tuple[str, ...], described(choices=("kills", "nodes", "dashboards"), positional=True)
+        tuple[str, ...],
+        described(choices=("kills", "nodes", "cluster", "dashboards"), positional=True),
     ] = ()
     scale: Annotated[float, described("TPC-H's scale factor")] = 0.1
     kills: Annotated[Count, described("each of another run")] = 50
@@ -156,6 +160,13 @@ def _cluster(nodes: int) -> Iterator[ClusterRecord]:
         stop_cluster(name)
 
 
+def _kill(record: ClusterRecord) -> None:
+    """Kill all nodes, and what they have started."""
+    for node in map(psutil.Process, [node.pid for node in record.nodes]):
+        for process in (node, *node.children(recursive=True)):
+            process.kill()
+
+
 @dataclass(slots=True, kw_only=True)
 class _Run:
     """One run of the program from its first start to its end, on a cluster of its own."""
@@ -171,17 +182,38 @@ class _Run:
         """The program is this one's child."""
         with _cluster(2) as record, tempfile.TemporaryDirectory() as out:
             meter = _Meter(record)
-            while not self._ends(meter, record.address, out):
+            while not self._ends(meter, out):
                 pass
             self.spent_s = meter.spent_s()
             self.checked.check(Path(out))
             if self.kill_at_s == math.inf:
-                assert self._ends(meter, record.address, out), "nobody kills it"
+                assert self._ends(meter, out), "nobody kills it"
                 self.started_again_s = meter.spent_s() - self.spent_s
 
-    def _ends(self, meter: _Meter, address: str, out: str) -> bool:
-        """Start the program; whether it has come to its end, or was killed."""
-        arguments = [sys.executable, str(_PROGRAM), str(self.data), out, address]
+    def of_cluster(self) -> None:
+        """The program, and all that it runs on, is killed, but for a folder of outputs."""
+        with tempfile.TemporaryDirectory() as out, tempfile.TemporaryDirectory() as kept:
+
+            def ends() -> tuple[bool, float]:
+                with _cluster(2) as record:
+                    meter = _Meter(record)
+                    return self._ends(meter, out, kept), meter.spent_s()
+
+            has_ended = False
+            while not has_ended:
+                has_ended, spent_s = ends()
+                self.spent_s += spent_s
+            self.checked.check(Path(out))
+            if self.kill_at_s == math.inf:
+                _, self.started_again_s = ends()
+
+    def _ends(self, meter: _Meter, out: str, kept: str = "") -> bool:
+        """Start the program; whether it has come to its end, or was killed.
+
+        With a folder of outputs, all of its cluster is.
+        """
+        address = [meter.record.address, *filter(None, [kept])]
+        arguments = [sys.executable, str(_PROGRAM), str(self.data), out, *address]
         with subprocess.Popen(arguments) as program:
             deadline = time.monotonic() + _LIMIT_S
             while True:
@@ -196,6 +228,8 @@ class _Run:
                 due = not self.is_killed and self.kill_at_s < math.inf
                 if due and meter.spent_s() + _spent_s(program.pid) >= self.kill_at_s:
                     self.is_killed = True
+                    if kept:
+                        _kill(meter.record)
                     program.kill()
                 time.sleep(_LOOK_S)
         assert program.returncode in (0, -signal.SIGKILL), program.returncode
@@ -241,10 +275,11 @@ def _killed(options: DurableOptions, kind: str) -> Iterator[dict[str, Any]]:
 
     def run(kill_at_s: float) -> _Run:
         made = _Run(data=options.folder, checked=checked, kill_at_s=kill_at_s)
-        (made.of_job if kind == "nodes" else made.of_program)()
+        {"kills": made.of_program, "nodes": made.of_job, "cluster": made.of_cluster}[kind]()
         return made
 
-    run(math.inf)  # Python's caches are filled
+    package = Path(minishark.__file__).parent
+    compileall.compile_dir(package, quiet=2)  # as any earlier start does
     ends_s = time.monotonic() + 60 * options.minutes
     for number in range(options.kills):
         if time.monotonic() > ends_s:
@@ -367,6 +402,7 @@ def _dashboards(options: DurableOptions) -> Iterator[dict[str, Any]]:
 _SECTIONS = {
     "kills": lambda options: _killed(options, "kills"),
     "nodes": lambda options: _killed(options, "nodes"),
+    "cluster": lambda options: _killed(options, "cluster"),
     "dashboards": _dashboards,
 }
 

@@ -1,11 +1,11 @@
 """The program that `benchmarks/durable.py` kills: an ETL with a Python function, and 22 queries.
 
-    python benchmarks/durable_program.py DATA OUT [CLUSTER]
+    python benchmarks/durable_program.py DATA OUT [CLUSTER [KEPT]]
 
 It scores the comments of lineitem in Python, row by row, and writes the scores as Parquet files;
 then it runs the 22 queries of TPC-H in stages over Parquet files, and writes their answers. It
 knows nothing of being killed, but that it writes each answer in one step. Submitted, it runs on the
-cluster that it was submitted to.
+cluster that it was submitted to. KEPT is a folder for outputs, which outlive the cluster.
 """
 
 from __future__ import annotations
@@ -52,10 +52,12 @@ def over_files(text: str, tables: Mapping[str, str]) -> str:
     )
 
 
-def main(data: Path, out: Path, cluster: str | None) -> None:
+def main(data: Path, out: Path, cluster: str | None, kept: str | None) -> None:
     """All of it."""
     tables = find_tables(data)
-    with minishark.connect(cluster, reuse="cluster", single_task_rows=0, prints=False) as session:
+    with minishark.connect(
+        cluster, reuse="cluster", reuse_folder=kept, single_task_rows=0, prints=False
+    ) as session:
         lineitem = session.read.parquet(tables["lineitem"])
         comments = lineitem.select("l_orderkey", "l_linenumber", "l_comment")
         scores = comments.map_batches(
@@ -69,4 +71,4 @@ def main(data: Path, out: Path, cluster: str | None) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] if sys.argv[3:] else None)
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *[*sys.argv[3:], None, None][:2])

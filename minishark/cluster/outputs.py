@@ -252,6 +252,10 @@ class SharedOutputs:
                 outputs.update(reply.found)
         return outputs
 
+    def absent(self, names: Sequence[str]) -> frozenset[str]:
+        """Those of the outputs that no home knows."""
+        return frozenset(names) - self.find(names).keys()
+
     def lease(self, outputs: Mapping[str, KeptOutput]) -> frozenset[str]:
         """The names of those whose files are there, which stay until they are released."""
         services = {node.name: node.service for node in self._nodes()}

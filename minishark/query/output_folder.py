@@ -284,6 +284,10 @@ class FolderOutputs:
         outcome = msgspec.structs.replace(output.outcome, file=file)
         return msgspec.structs.replace(output, outcome=outcome, node=store.node)
 
+    def absent(self, names: Sequence[str]) -> frozenset[str]:
+        """None are known to be: to look is to fetch what is there."""
+        return frozenset()
+
     def lease(self, outputs: Mapping[str, KeptOutput]) -> frozenset[str]:
         """The names of those that are there, and stay until they are released."""
         if self._behind is None:

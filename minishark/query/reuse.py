@@ -39,6 +39,9 @@ class Shared(Protocol):
     def find(self, names: Sequence[str]) -> Mapping[str, KeptOutput]:
         """Those of the outputs that are known."""
 
+    def absent(self, names: Sequence[str]) -> frozenset[str]:
+        """Those of the outputs that nobody has, as far as one look tells; may be none of them."""
+
     def lease(self, outputs: Mapping[str, KeptOutput]) -> frozenset[str]:
         """The names of those that are there, and stay until they are released."""
 
@@ -105,6 +108,13 @@ class Reuse:
                 if name not in there and name in self._kept:
                     self._forget(name)
         return self._take(there)
+
+    def absent(self, names: Sequence[str]) -> frozenset[str]:
+        """Those of the outputs that need not be asked for one by one, as nobody else has them."""
+        if self.shared is None:
+            return frozenset()
+        held = self.look(names)
+        return self.shared.absent([name for name in names if name not in held])
 
     def look(self, names: Sequence[str]) -> dict[str, KeptOutput]:
         """Those of the outputs that this session knows, which may go at any time."""

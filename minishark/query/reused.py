@@ -66,6 +66,7 @@ class ReusedOutputs:
     _identities: dict[tuple[int, int], str] = field(default_factory=dict)
     _named: dict[tuple[int, int], str] = field(default_factory=dict)  # names of existing outputs
     _looked: set[tuple[int, int]] = field(default_factory=set)
+    _absent: frozenset[str] = frozenset()  # names that nobody had when the query began
     _told: set[int] = field(default_factory=set)  # stages that are known to be complete
     _claimed: dict[str, str] = field(default_factory=dict)  # who claimed each name
     _taken: list[str] = field(default_factory=list)
@@ -112,19 +113,27 @@ class ReusedOutputs:
             self._answer = names.answer(stages[-1])
         except NoNameError:
             return None
-        kept = self.reuse.take([self._answer]).get(self._answer)
+        places = ((stage.index, task) for stage in stages for task in range(stage.tasks))
+        outputs = [name for name in (self._kept_name(*place) for place in places) if name]
+        self._absent = self.reuse.absent([self._answer, *outputs])
+        kept = self._take([self._answer]).get(self._answer)
         if kept is None:
             return None
         self._taken.append(self._answer)
         assert kept.outcome.inline is not None, "answers are lists of names"
         wanted = _decode_names(kept.outcome.inline)
-        outputs = self._alive(self.reuse.take(wanted))
-        if len(outputs) < len(frozenset(wanted)):
+        there = self._alive(self.reuse.take(wanted))
+        if len(there) < len(frozenset(wanted)):
             return None
-        taken = [outputs[name] for name in wanted]
+        taken = [there[name] for name in wanted]
         self.on_taken(stages[-1].index, taken, is_answer=True)
         self._keep_answer(stages[-1].index, taken)
         return [_output(output) for output in taken]
+
+    def _take(self, names: Sequence[str]) -> dict[str, KeptOutput]:
+        """Those of outputs that there are, but for what others have kept since the query began."""
+        held = self.reuse.look(names)
+        return self.reuse.take([n for n in names if n in held or n not in self._absent])
 
     def _alive(self, outputs: Mapping[str, KeptOutput]) -> dict[str, KeptOutput]:
         """Those of outputs whose nodes live, as far as is known."""
@@ -151,7 +160,7 @@ class ReusedOutputs:
         if not wanted:
             return False
         self._looked.update(place for places in wanted.values() for place in places)
-        kept = self._alive(self.reuse.take([*wanted]))
+        kept = self._alive(self._take([*wanted]))
         stages: dict[int, list[KeptOutput]] = {}
         # Forwards, so that a stage is known to be complete before those that read it.
         for place, name in sorted((p, n) for n in kept for p in wanted[n]):

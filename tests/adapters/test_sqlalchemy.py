@@ -110,7 +110,7 @@ def test_objects_round_trip(engine: sa.Engine, person: type) -> None:
         assert ["Rob"] == objects.scalars(sa.select(person.name)).all()
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 def test_reflection(engine: sa.Engine, person: type) -> None:
     """Schemas, tables, views and columns are found as they were made, and made again from that."""
     with engine.begin() as connection:

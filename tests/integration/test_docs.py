@@ -37,6 +37,7 @@ MODULES = (
     "minishark.dataframe.writer",
     "minishark.functions",
     "minishark.tasks.items",
+    "minishark.tasks.verbs",
     "minishark.dataframe.udf",
     "minishark.session.catalog",
     "minishark.session.connect",
@@ -141,6 +142,7 @@ def _example(name: str) -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_the_report(session: Session, tmp_path: Path) -> None:
     """Each region has four quarters, whose shares add up, and DuckDB agrees."""
     table = _example("report").main(session, tmp_path).to_arrow(verify=True).to_pandas()
@@ -148,6 +150,7 @@ def test_the_report(session: Session, tmp_path: Path) -> None:
     assert [100.0] * 4 == pytest.approx(table.groupby("region")["share"].sum().tolist(), abs=0.3)
 
 
+@pytest.mark.slow
 def test_the_dashboard(session: Session) -> None:
     """All tiles are filled."""
     shown = _example("dashboard").main(session)

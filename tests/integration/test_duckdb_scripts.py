@@ -304,7 +304,7 @@ SCRIPTS = {
         a: FROM own; a: FROM s; b: CREATE TABLE u2 AS FROM u; b: COMMIT; b: FROM u2; b: FROM u""",
 }
 
-# Long ones about the catalog: other kinds are of the same paths.
+# Long ones: other kinds, and tests of transactions, are of the same paths.
 SLOW = (
     "tables of the catalog",
     "views and macros of the catalog",
@@ -312,6 +312,9 @@ SLOW = (
     "what INSERT reads of the catalog alone",
     "what reads the catalog since it was defined",
     "the catalog in a transaction",
+    "tables after SET search_path",
+    "what others alter during a transaction",
+    "what others rename, drop and create during a transaction",
 )
 
 

@@ -72,7 +72,7 @@ def frames(toy_session: Session) -> dict[str, DataFrame]:
     }
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("group", GROUPS)
 def test_expressions_have_pysparks_answers(group: str, frames: dict[str, DataFrame]) -> None:
     """Each expression gives what PySpark gave, and what differs is listed with its reason."""

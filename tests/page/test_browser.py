@@ -244,6 +244,7 @@ def test_narrow_screens_and_both_schemes(browser: Browser, address: str, scheme:
         assert (brightness > 128) == (scheme == "light")
 
 
+@pytest.mark.slow
 def test_the_page_is_used_by_keyboard(tab: Tab, address: str) -> None:
     page = tab.page
     tab.show(address)

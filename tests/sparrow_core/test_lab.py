@@ -46,17 +46,6 @@ from sparrow_core.runtime.specs import JobSpec
 from sparrow_core.sim.cluster import duration_of, payload_of
 from sparrow_core.sim.workload import Arrival, central_response_times_s
 
-# Their quick forms take longest, and tests of their own look at what they find.
-LONG = (
-    "bursts",
-    "emulated-delay",
-    "mean-response",
-    "past-sparrow",
-    "replay",
-    "stale-information",
-    "techniques",
-    "zero-wait",
-)
 REPEATED = ("zero-wait", "probe-ratio", "isolation", "soft-constraints", "past-sparrow")
 
 
@@ -69,10 +58,8 @@ def quick_rows(experiment: AnyExperiment, seed: int = 1) -> list[Response | Poin
     return list(experiment.run(experiment.quick, seed, nothing))
 
 
-@pytest.mark.sample(20)
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in EXPERIMENTS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_each_experiment_writes_its_report(name: str, tmp_path: Path) -> None:
     """The quick form runs to its end, tells how far it is, and writes rows, parameters, a plot."""
     experiment = EXPERIMENTS[name]
