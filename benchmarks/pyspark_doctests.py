@@ -6,7 +6,8 @@ FOLDER is `python/` of Spark's sources, or a folder that has `pyspark/` of an in
 files are read as text, and nothing of it is imported. `pyspark` means minishark to the examples. An
 output counts as the same if doctest says so, white space aside; with `--values`, tables that
 `show()` draws count by the cells of their rows, without heads. Examples that name the JVM,
-streaming, Spark Connect or what minishark says it has not (docs/pyspark.md) are counted apart.
+streaming, Spark Connect or what minishark says it has not (docs/pyspark.md) are counted apart. Of
+what differs, docs/pyspark_notes.toml has the reasons by function; names without one are printed.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ import doctest
 import io
 import re
 import sys
+import tomllib
 import types
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import minishark
+import minishark.adapters.pyspark
 import minishark.errors
 import minishark.functions
 import minishark.types
@@ -38,6 +41,7 @@ FILES = {
     "GroupedData": ("sql/group.py", "GroupedData"),
     "Window": ("sql/window.py", "Window"),
 }
+NOTES = Path(__file__).parents[1] / "docs" / "pyspark_notes.toml"
 _FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 _ELSEWHERE = re.compile(
     r"_jvm|_jdf|java_|reflect|JVM|readStream|writeStream|[Ww]atermark|spark\.remote|Connect|"
@@ -93,7 +97,7 @@ def docstrings(file: Path, kind: str) -> Iterator[tuple[str, str]]:
             yield node.name, ast.get_docstring(node) or ""
 
 
-def pretend(session: Session) -> dict[str, Any]:
+def pretend(session: Session, functions: Path) -> dict[str, Any]:
     """Have `import pyspark` mean minishark; the names that its doctests take for given."""
     sql = types.ModuleType("pyspark.sql")
     given = {
@@ -118,23 +122,40 @@ def pretend(session: Session) -> dict[str, Any]:
     }
     sys.modules.update(modules)  # type: ignore[arg-type]
     names = {name: getattr(minishark.functions, name) for name in minishark.functions.__all__}
+    named = dict(docstrings(functions, ""))
+    names |= {name: getattr(minishark.functions, name, None) for name in named}
     names |= {name: kind for name, kind in vars(minishark.types).items() if name[0] != "_"}
-    return {**names, **given, "spark": session, "sc": session, "sf": minishark.functions}
+    return {
+        **names,
+        **given,
+        "spark": session,
+        "sc": session,
+        "sf": minishark.functions,
+        "__file__": str(functions),
+        "sys": sys,
+    }
 
 
-def measure(options: DoctestOptions, session: Session) -> dict[str, Counter[str]]:
-    """How many outputs of each part are as printed, differ, or are left out."""
-    given = pretend(session)
+def measure(
+    options: DoctestOptions, session: Session, reasons: Collection[str]
+) -> dict[str, Counter[str]]:
+    """How many outputs of each part are as printed, differ (with a reason), or are left out."""
+    root = options.folder / "pyspark"
+    given = pretend(session, root / FILES["functions"][0])
     checker = _Checker() if options.values else doctest.OutputChecker()
     counted: dict[str, Counter[str]] = {}
-    root = options.folder / "pyspark"
     for part, (file, kind) in FILES.items():
         counts = counted[part] = Counter()
         for name, text in docstrings(root / file, kind):
             if options.only and options.only not in (part, name):
                 continue
             parsed = doctest.DocTestParser().get_doctest(text, dict(given), name, file, 0)
-            counts.update(_run(parsed, checker, shows=options.failures))
+            outcomes = Counter(_run(parsed, checker, shows=options.failures))
+            counts.update(outcomes)
+            if outcomes["differs"] and name in reasons:
+                counts["with a reason"] += outcomes["differs"]
+            elif outcomes["differs"] and options.values:
+                print(f"{part} {name}: {outcomes['differs']} without a reason in {NOTES.name}")
             for table in session.tables:
                 session.drop_table(table)
     return counted
@@ -186,17 +207,20 @@ def _failed_lines(
 
 def main(options: DoctestOptions) -> None:
     """Run them, and print the shares."""
-    with minishark.connect(in_process=True, nodes=1, progress=False) as session:
-        session.sql("SET default_null_order = 'NULLS_FIRST_ON_ASC_LAST_ON_DESC'")
-        counted = measure(options, session)
+    with minishark.adapters.pyspark.session(
+        in_process=True, nodes=1, progress=False, prints=False
+    ) as session:
+        noted = tomllib.loads(NOTES.read_text())["doctests"]
+        counted = measure(options, session, [name for names in noted for name in names.split()])
     rows = []
     total: Counter[str] = sum(counted.values(), Counter())
     for part, counts in {**counted, "together": total}.items():
         tried = counts["same"] + counts["differs"]
         share = f"{100 * counts['same'] / tried:.1f} %" if tried else "-"
-        rows.append((part, str(tried), str(counts["same"]), share, str(counts["left out"])))
+        rest = (counts["with a reason"], counts["left out"])
+        rows.append((part, str(tried), str(counts["same"]), share, *map(str, rest)))
     same = "with these rows" if options.values else "as printed"
-    print_table(f"of | outputs | {same} | share | left out", rows)
+    print_table(f"of | outputs | {same} | share | differ with a reason | left out", rows)
     options.write({"counts": {part: dict(counts) for part, counts in counted.items()}})
 
 

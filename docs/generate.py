@@ -278,6 +278,8 @@ def coverage() -> Iterator[str]:
             if found:
                 details += [f"\n**{kind}**: these {title}.\n", *_by_reason(found)]
     yield from details
+    yield "\n**PySpark's doctests**, through `minishark.spark`: outputs of these differ.\n"
+    yield from _by_reason(_noted(notes, "doctests"))
 
 
 def _by_reason(found: Mapping[str, str | None]) -> Iterator[str]:

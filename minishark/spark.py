@@ -1,3 +1,4 @@
-"""PySpark's API by SQLFrame (the extra `spark`): the public path of `minishark.adapters.spark`."""
+"""PySpark's API with Spark's meaning (the extra `spark`): the public path of two adapters."""
 
+from minishark.adapters.pyspark import *  # noqa: F403 - this module is its public path
 from minishark.adapters.spark import *  # noqa: F403 - this module is its public path

@@ -1,1 +1,1 @@
-"""Other interfaces to a session: DB-API 2.0, notebooks, ibis, and PySpark's API by SQLFrame."""
+"""Other interfaces to a session: DB-API 2.0, notebooks, ibis, and sessions with Spark's meaning."""

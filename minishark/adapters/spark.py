@@ -1,10 +1,4 @@
-"""PySpark's API over minishark by SQLFrame (the extra `spark`).
-
-    >>> from minishark.adapters.spark import connect
-    >>> spark = connect(nodes=1)
-    >>> spark.range(3).count()
-    3
-    >>> spark.stop()
+"""PySpark's API over minishark by SQLFrame (the extra `spark`): deprecated, see `pyspark`.
 
 SQLFrame generates SQL, and minishark runs it. `spark.sql` takes Spark's dialect; pass
 `dialect="duckdb"` for DuckDB's. `cache` and `persist` store rows in the cluster; `repartition` and
@@ -26,12 +20,13 @@ from sqlframe.duckdb.session import DuckDBSession
 from sqlglot import exp
 
 from minishark.adapters import dbapi
-from minishark.errors import UnsupportedError
+from minishark.errors import UnsupportedError, deprecated
 from minishark.session.session import Session
 
 if TYPE_CHECKING:
     import pandas as pd
 
+__all__ = ["SparkDataFrame", "SparkTable", "connect"]
 _cached_numbers = itertools.count()
 
 
@@ -166,8 +161,9 @@ def _with_escape(node: exp.Expression) -> exp.Expression:
     return exp.Escape(this=node.copy(), expression=exp.Literal.string("\\"))
 
 
+@deprecated("0.3", use="minishark.spark.session()")
 def connect(session: Session | None = None, **options: Any) -> SparkSession:
-    """Create a session with PySpark's API.
+    """Create a session of SQLFrame; `minishark.spark.session` has more of Spark.
 
     Args:
         session: the session that runs the queries; None starts one.

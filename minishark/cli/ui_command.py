@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import select
 import subprocess
 import sys
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 _DEFAULT = "default"
 _POLL_S = 0.5
-_TOKEN = re.compile(r"[\w-]{20,}", re.ASCII)
 _START_S = 30.0
 _EXAMPLES = """\b
 Examples:
@@ -92,6 +90,7 @@ def ui(
     CLUSTER is the name or address of a running cluster, EVENTS a file or folder of events that
     connect(event_log=FOLDER) has written. A session of your own shows its page with session.ui().
     """
+    from minishark.adapters.flight.access import read_token
     from minishark.events.page.server import PageServer
     from minishark.events.page.site import Site
 
@@ -101,7 +100,7 @@ def ui(
         if target is not None:
             _export(site, target, key)
             return
-        token = None if token_file is None else _token(token_file)
+        token = None if token_file is None else read_token(token_file)
         server = PageServer(site, host=listen, port=port, certificate=certificate, token=token)
         _serve(server, opens, source if while_running else None)
 
@@ -131,21 +130,6 @@ def start_page(cluster: str) -> str:
         process.kill()
         raise ClusterError(f"The page of cluster {cluster} did not start: {said}")
     return said
-
-
-def _token(file: Path) -> str:
-    from minishark.errors import DataError, OptionError
-
-    try:
-        token = file.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file} can't be read as a token: {error}.") from error
-    if not _TOKEN.fullmatch(token):
-        raise OptionError(
-            f"{file} must hold 20 or more letters, digits, '-' and '_': "
-            "python -c 'import secrets; print(secrets.token_urlsafe())' makes such a token."
-        )
-    return token
 
 
 def _opened(source: str, keys: str | None) -> tuple[Source, bool]:

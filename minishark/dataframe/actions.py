@@ -13,7 +13,7 @@ from minishark.dataframe.lazy_query import LazyQuery, wide_integers
 from minishark.dataframe.pandas_frames import check_backend, pandas_frame
 from minishark.dataframe.row import Row, rows_of
 from minishark.dataframe.runtime import Cancellation
-from minishark.dataframe.show import PlanText, columns_html, table_html, table_text
+from minishark.dataframe.show import PlanText, columns_html, table_html
 from minishark.errors import MinisharkError, OptionError, QueryCancelledError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def shown(query: LazyQuery, count: Any, *, truncate: bool | int, vertical: bool)
     if query.explain:
         return str(first.column(0)[0])
     width = _SHOWN_WIDTH if truncate is True else int(truncate)
-    return table_text(first, count, width=width, vertical=vertical)
+    return query.runtime.dialect.table_text(first, count, width=width, vertical=vertical)
 
 
 def html(query: LazyQuery) -> str:

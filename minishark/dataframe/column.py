@@ -302,7 +302,7 @@ class Column(CamelCase):
 
     def __repr__(self) -> str:
         text = self.sort_key(lambda reference: reference.name)
-        return f"Column<{text if self.name is None else f'{text} AS {ident(self.name)}'}>"
+        return f"Column<'{text if self.name is None else f'{text} AS {ident(self.name)}'}'>"
 
     def __getattr__(self, name: str) -> Any:
         """A method in camelCase, or else a field of a struct: `col("address").city`.

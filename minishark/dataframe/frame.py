@@ -27,6 +27,7 @@ from minishark.dataframe.column import (
     flat,
     generator,
 )
+from minishark.dataframe.dialect import Dialect
 from minishark.dataframe.doors import doors
 from minishark.dataframe.grouped import GroupedData
 from minishark.dataframe.join import join, lateral_join
@@ -96,8 +97,15 @@ class DataFrame(Frame, CamelCase):
         return self._query.sql()
 
     @property
-    def schema(self) -> pa.Schema:
-        """The columns with their Arrow types."""
+    def schema(self) -> Any:
+        """The columns with their Arrow types: a `pyarrow.Schema`."""
+        return self._dialect.schema(self._arrow_schema())
+
+    @property
+    def _dialect(self) -> Dialect:
+        return self._query.runtime.dialect
+
+    def _arrow_schema(self) -> pa.Schema:
         if self._query.local_rows is not None:
             return self._query.local_rows.schema
         return self._query.runtime.arrow_schema(self.sql())
@@ -105,17 +113,16 @@ class DataFrame(Frame, CamelCase):
     @property
     def columns(self) -> list[str]:
         """The names of the columns."""
-        return [name for name, _ in self.dtypes]
+        return [name for name, _ in self._query.dtypes()]
 
     @property
     def dtypes(self) -> list[tuple[str, str]]:
         """Name and DuckDB type of each column (Arrow type, for rows that are local already)."""
-        return self._query.dtypes()
+        return self._dialect.dtypes(self._query.dtypes(), self._arrow_schema)
 
-    def print_schema(self) -> None:
-        """Print the columns with their types."""
-        lines = [f" |-- {name}: {type_}" for name, type_ in self.dtypes]
-        print("\n".join(["root", *lines]))  # noqa: T201 - what the user asked for
+    def print_schema(self, level: int | None = None) -> None:
+        """Print the columns with their types; `level` is for sessions of `minishark.spark`."""
+        print(self._dialect.tree(self._query.dtypes(), self._arrow_schema, level))  # noqa: T201
 
     def __getitem__(self, key: Any) -> Any:
         """`df["a"]` is a column, `df[["a", "b"]]` a selection, `df[condition]` a filter."""
@@ -175,7 +182,8 @@ class DataFrame(Frame, CamelCase):
 
     def select_expr(self, *expressions: str) -> DataFrame:
         """Expressions in SQL: `df.select_expr("a + 1 AS b", "upper(name)", "*")`."""
-        return DataFrame(verbs.project_expressions(self._query, expressions))
+        texts = tuple(map(self._dialect.expression, expressions))
+        return DataFrame(verbs.project_expressions(self._query, texts))
 
     def with_column(self, name: str, column: Any) -> DataFrame:
         """All columns and one more, which replaces a column of the same name."""
@@ -191,7 +199,9 @@ class DataFrame(Frame, CamelCase):
 
     def with_columns_renamed(self, names: Mapping[str, str]) -> DataFrame:
         """All columns, some of them renamed: a mapping of old names to new ones."""
-        return self._derived(verbs.with_columns_renamed(self._select, names))
+        there = self._dialect.there(list(names), self.columns)
+        chosen = {name: names[name] for name in there}
+        return self._derived(verbs.with_columns_renamed(self._select, chosen))
 
     def to_df(self, *names: str) -> DataFrame:
         """All columns under new names, by position."""
@@ -203,7 +213,8 @@ class DataFrame(Frame, CamelCase):
         Raises:
             ColumnError: there is no such column (PySpark ignores it).
         """
-        return self._derived(verbs.drop(self._select, columns))
+        there = self._dialect.there(flat(columns), self.columns)
+        return self._derived(verbs.drop(self._select, there))
 
     def alias(self, name: str) -> DataFrame:
         """The same rows under an alias: `col("name.column")` means a column of it.
@@ -226,6 +237,8 @@ class DataFrame(Frame, CamelCase):
 
     def filter(self, condition: Any) -> DataFrame:
         """The rows that fulfil a condition: a Column, or SQL text."""
+        if isinstance(condition, str):
+            condition = self._dialect.expression(condition)
         return self._derived(verbs.filtered(self._select, condition))
 
     where = filter  # noqa: A003 - the method above
@@ -630,7 +643,9 @@ class DataFrame(Frame, CamelCase):
         )
 
     def _grouped(self, columns: Sequence[Any], sets: str = "") -> GroupedData[DataFrame]:
-        return GroupedData(frame=self, keys=tuple(map(column_or_name, flat(columns))), sets=sets)
+        select = self._select
+        keys = tuple(verbs.group_key(item, select) for item in flat(columns))
+        return GroupedData(frame=self, keys=keys, sets=sets)
 
     def describe(self, *columns: str) -> DataFrame:
         """Count, mean, standard deviation, minimum and maximum of columns, as text.
@@ -638,7 +653,7 @@ class DataFrame(Frame, CamelCase):
         Args:
             columns: which; all numbers and texts, if none is named.
         """
-        return DataFrame(shaping.summary(self._query, shaping.DESCRIBED, columns))
+        return DataFrame(shaping.summary(self._query, shaping.DESCRIBED, flat(columns)))
 
     def summary(self, *statistics: str) -> DataFrame:
         """As `describe`, with quartiles; or only some: "count", "mean", "stddev", "25%" ..."""
@@ -946,11 +961,14 @@ class DataFrame(Frame, CamelCase):
         """As `persist()`."""
         return self.persist()
 
-    def unpersist(self) -> DataFrame:
+    def unpersist(self, blocking: bool = False) -> DataFrame:
         """Free the rows that `persist` cached; this DataFrame runs for each action again.
+
+        They are free when it returns, whether or not that is asked for by `blocking`.
 
         DataFrames that were derived from it meanwhile stay right: they compute the rows again.
         """
+        del blocking
         partitioned.unpersist(self._query)
         return self
 

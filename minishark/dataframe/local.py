@@ -107,10 +107,10 @@ def _of_rows(
     rows: Sequence[Any], names: tuple[str, ...] | None, types: tuple[str, ...] | None
 ) -> pa.Table:
     if names is None:
-        names = _names(rows)
+        names = row_names(rows)
     columns: list[list[Any]] = [[] for _ in names]
     for number, row in enumerate(rows, 1):
-        values = _values(row, names)
+        values = row_values(row, names)
         if len(values) != len(names):
             raise DataError(f"Row {number} has {len(values)} values; the columns are {names}.")
         for column, item in zip(columns, values, strict=True):
@@ -123,7 +123,7 @@ def _of_rows(
     return pa.table(arrays, names=list(names))
 
 
-def _names(rows: Sequence[Any]) -> tuple[str, ...]:
+def row_names(rows: Sequence[Any]) -> tuple[str, ...]:
     """The names in the rows, or PySpark's `_1`, `_2` ... if they have none."""
     if not rows:
         raise DataError("There are no rows to infer the columns from; pass a schema.")
@@ -139,7 +139,7 @@ def _names(rows: Sequence[Any]) -> tuple[str, ...]:
     return ("value",)
 
 
-def _values(row: Any, names: Sequence[str]) -> Sequence[Any]:
+def row_values(row: Any, names: Sequence[str]) -> Sequence[Any]:
     match row:
         case Mapping():
             return [row.get(name) for name in names]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from minishark.dataframe.dialect import Dialect
 from minishark.dataframe.profile import Profile
 from minishark.errors import QueryCancelledError
 from minishark.model.catalog import Partition
@@ -70,6 +71,10 @@ class Runtime(Protocol):
     @property
     def session(self) -> Any:
         """The session that it belongs to; None when that is gone."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """What texts mean, and how rows and types are shown."""
 
     def setting(self, name: str) -> Any:
         """The value of a setting of DuckDB's."""

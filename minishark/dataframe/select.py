@@ -337,9 +337,16 @@ class Select:
     def column(self, name: str) -> Column:
         """A column by its name, which means it in all that is derived from this SELECT."""
         index, fields = self.find(Reference(name))
-        # The newest identity is the one that no other DataFrame's column has; fields have none.
-        identity = None if fields else max(self.attributes[index].ids)
-        return Column((Reference(name, identity),), level=Level.ATOM)
+        if fields:
+            return Column((Reference(name),), level=Level.ATOM)
+        return self.column_at(index, name)
+
+    def column_at(self, index: int, name: str = "") -> Column:
+        """The column at a position from 0; `name` is how it was written."""
+        # The newest identity is the one that no other DataFrame's column has.
+        attribute = self.attributes[index]
+        reference = Reference(name or attribute.name, max(attribute.ids))
+        return Column((reference,), level=Level.ATOM)
 
     @property
     def resolve(self) -> Resolve:

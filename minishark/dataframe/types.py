@@ -152,7 +152,8 @@ class DataType:
         return cls.__name__.removesuffix("Type").lower()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
+        parts = (repr(part) for name, part in vars(self).items() if name != "metadata")
+        return f"{type(self).__name__}({', '.join(parts)})"
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
@@ -209,7 +210,7 @@ class VarcharType(DataType):
         return f"varchar({self.length})"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class DecimalType(DataType):
     """A decimal of `precision` digits, `scale` of them after the point."""
 
@@ -223,7 +224,7 @@ class DecimalType(DataType):
         return f"decimal({self.precision},{self.scale})"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ArrayType(DataType):
     """A list."""
 
@@ -237,7 +238,7 @@ class ArrayType(DataType):
         return f"array<{self.elementType.simpleString()}>"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class MapType(DataType):
     """A map."""
 
@@ -252,7 +253,7 @@ class MapType(DataType):
         return f"map<{self.keyType.simpleString()},{self.valueType.simpleString()}>"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class StructField(DataType):
     """A column or a field; every one may be NULL, whatever `nullable` says."""
 

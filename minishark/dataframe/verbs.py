@@ -160,11 +160,30 @@ def filtered(select: Select, condition: Any) -> Select:
 
 
 def ordered(select: Select, columns: Sequence[Any], ascending: bool | Sequence[bool]) -> Select:
-    keys = [column_or_name(column) for column in flat(columns)]
+    keys = [_sort_key(column, select) for column in flat(columns)]
     ups = list(ascending) if isinstance(ascending, list | tuple) else [ascending] * len(keys)
     if not keys or len(ups) != len(keys):
         raise OptionError("order_by() takes columns, and one `ascending` for each or for all.")
     return select.sorted([key if up else key.desc() for key, up in zip(keys, ups, strict=True)])
+
+
+def _sort_key(item: Any, select: Select) -> Column:
+    """A key of a sort; a whole number is the position of a column, or descending below 0."""
+    if not _is_position(item, select):
+        return column_or_name(item)
+    key = select.column_at(abs(item) - 1)
+    return key.desc() if item < 0 else key
+
+
+def _is_position(item: Any, select: Select) -> bool:
+    whole = isinstance(item, int) and not isinstance(item, bool)
+    return whole and 0 < abs(item) <= len(select.items)
+
+
+def group_key(item: Any, select: Select) -> Column:
+    """A key of groups; a whole number is the position of a column, from 1."""
+    is_position = _is_position(item, select) and item > 0
+    return select.column_at(item - 1) if is_position else column_or_name(item)
 
 
 def distinct(select: Select) -> Select:

@@ -60,12 +60,12 @@ def _of_present(item: str, more: str = "") -> str:
 _VARIANT = "Variants are JSON."
 _XML = "It needs the extra xml (lxml)."
 _AES = "It needs the extra crypto (cryptography)."
-_AES_PARAMETERS = "key, mode: value = 'GCM', padding: value = 'DEFAULT'"
+_AES_PARAMETERS = "key, mode = 'GCM', padding = 'DEFAULT'"
 _CREATES = ", create_if_missing=True"
 _DECRYPTED = "call({input}, {key}, {mode}, {padding}, {aad})"
 
 _AES_ENCRYPT = Template(
-    f"aes_encrypt(input, {_AES_PARAMETERS}, iv: value = None, aad: value = '')",
+    f"aes_encrypt(input, {_AES_PARAMETERS}, iv = None, aad = '')",
     (
         "drawn({input}, {key}, {mode}, {padding}, {aad})",
         "given({input}, {key}, {mode}, {padding}, {iv}, {aad})",
@@ -199,11 +199,11 @@ _FUNCTIONS = (
     _of_xml("xpath_short", xml.xpath_long, "SMALLINT", "The whole number that an XPath selects."),
     # AES
     _row(
-        f"aes_decrypt(input, {_AES_PARAMETERS}, aad: value = '')", py.aes_decrypt, "BLOB",
+        f"aes_decrypt(input, {_AES_PARAMETERS}, aad = '')", py.aes_decrypt, "BLOB",
         _DECRYPTED, "Decrypted; an error where the key is another.", _AES,
     ),
     _row(
-        f"try_aes_decrypt(input, {_AES_PARAMETERS}, aad: value = '')", py.try_aes_decrypt, "BLOB",
+        f"try_aes_decrypt(input, {_AES_PARAMETERS}, aad = '')", py.try_aes_decrypt, "BLOB",
         _DECRYPTED, "Decrypted; NULL where the key is another.", _AES,
     ),
     # Tasks

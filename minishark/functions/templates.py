@@ -126,7 +126,10 @@ def _signature_of(parameter: Parameter) -> inspect.Parameter:
     if parameter.is_rest:
         return inspect.Parameter(parameter.name, inspect.Parameter.VAR_POSITIONAL)
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return inspect.Parameter(parameter.name, kind, default=parameter.default)
+    default = parameter.default
+    if isinstance(default, str):  # else it would be the name of a column
+        default = value(default)
+    return inspect.Parameter(parameter.name, kind, default=default)
 
 
 def _argument(parameter: Parameter, given: Any) -> tuple[Column, ...] | None:

@@ -30,8 +30,8 @@ class Statements(Protocol):
     def read(self) -> DataFrameReader:
         """Files as DataFrames."""
 
-    def sql(self, text: str) -> DataFrame:
-        """Statements in SQL."""
+    def duckdb_sql(self, text: str) -> DataFrame:
+        """Statements in DuckDB's SQL."""
 
     def table(self, name: str) -> DataFrame:
         """All rows of a table or view."""
@@ -191,7 +191,7 @@ class SessionCatalog(CamelCase):
             self.runtime.create_table(table_name, frame, layout=Layout())
         elif schema is not None:
             columns = ", ".join(f"{ident(n)} {type_}" for n, type_ in declared_columns(schema))
-            self.session.sql(f"CREATE TABLE {ident(table_name)} ({columns})")
+            self.session.duckdb_sql(f"CREATE TABLE {ident(table_name)} ({columns})")
         else:
             raise OptionError("create_table() takes a path or a schema.")
         return self.session.table(table_name)
@@ -208,7 +208,7 @@ class SessionCatalog(CamelCase):
 
     def truncate_table(self, name: str) -> None:
         """Remove all rows of a table."""
-        self.session.sql(f"DELETE FROM {ident(self.get_table(name).name)}")
+        self.session.duckdb_sql(f"DELETE FROM {ident(self.get_table(name).name)}")
 
     def get_create_table_string(self, name: str) -> str:
         """A statement that makes an empty table of the same columns."""
@@ -282,11 +282,11 @@ class SessionCatalog(CamelCase):
         Raises:
             QueryError: there is none of that name.
         """
-        self.session.sql(f"USE {ident(name)}")
+        self.session.duckdb_sql(f"USE {ident(name)}")
 
     def list_databases(self) -> list[str]:
         """The names of the schemas."""
-        schemas = self.session.sql(
+        schemas = self.session.duckdb_sql(
             "SELECT DISTINCT schema_name FROM information_schema.schemata "
             "WHERE schema_name NOT IN ('information_schema', 'pg_catalog') ORDER BY ALL"
         )
@@ -309,11 +309,11 @@ class SessionCatalog(CamelCase):
 
     def create_database(self, name: str, if_not_exists: bool = False) -> None:
         """Make a schema."""
-        self.session.sql(f"CREATE SCHEMA {'IF NOT EXISTS ' * if_not_exists}{ident(name)}")
+        self.session.duckdb_sql(f"CREATE SCHEMA {'IF NOT EXISTS ' * if_not_exists}{ident(name)}")
 
     def drop_database(self, name: str, if_exists: bool = False, cascade: bool = False) -> None:
         """Remove a schema; with `cascade`, also one that has tables."""
-        self.session.sql(
+        self.session.duckdb_sql(
             f"DROP SCHEMA {'IF EXISTS ' * if_exists}{ident(name)}{' CASCADE' * cascade}"
         )
 
@@ -329,7 +329,7 @@ class SessionCatalog(CamelCase):
 
     def list_functions(self, pattern: str | None = None) -> list[str]:
         """The names of the functions that SQL can call; those that match `*` patterns."""
-        functions = self.session.sql(
+        functions = self.session.duckdb_sql(
             "SELECT DISTINCT lower(function_name) FROM duckdb_functions() ORDER BY ALL"
         )
         names = {*(row[0] for row in functions.collect()), *self.runtime.engine.planner.functions}
@@ -355,7 +355,7 @@ class SessionCatalog(CamelCase):
         return UserFunctions(self.runtime).register(name, f, return_type)
 
     def _value(self, sql: str) -> Any:
-        return self.session.sql(sql).collect()[0][0]
+        return self.session.duckdb_sql(sql).collect()[0][0]
 
     def _names(self) -> list[str]:
         return [*self.runtime.table_names, *self.runtime.planning.views()]

@@ -26,6 +26,7 @@ from minishark.cluster.wire import own_versions
 from minishark.compiler.sql.advice import NO_SHARED
 from minishark.dataframe import Cancellation, DataFrame
 from minishark.dataframe.applied import RowsOf
+from minishark.dataframe.dialect import DUCKDB, Dialect
 from minishark.dataframe.frame import cached_frame
 from minishark.dataframe.lazy_query import query_of
 from minishark.dataframe.local import local_table
@@ -74,6 +75,7 @@ class Runtime:
         owner: Callable[[], Any],
         progress: bool | None = None,
         warehouse: SharedWarehouse | None = None,
+        dialect: Dialect = DUCKDB,
     ) -> None:
         """For a session.
 
@@ -84,9 +86,10 @@ class Runtime:
             owner: gives it, unless it is gone: it holds the runtime.
             progress: whether to show it; None in an interactive Python.
             warehouse: its named schemas and durable tables, if it has such.
+            dialect: what texts mean to its DataFrames, and how they are shown.
         """
         self.engine, self.scope, self.calls = engine, scope, calls
-        self.owner, self.progress = owner, progress
+        self.owner, self.progress, self.dialect = owner, progress, dialect
         self.cluster, self.tables = engine.cluster, engine.tables
         self.planning, self.scratch = scope.planning, scope.scratch
         self.context = _context(engine, scope)

@@ -17,6 +17,7 @@ from minishark.cluster.wire import own_versions
 from minishark.compiler.physical.options import PlannerOptions, check_partitions
 from minishark.compiler.sql.statements import ParsedStatement
 from minishark.dataframe import DataFrame
+from minishark.dataframe.dialect import DUCKDB
 from minishark.dataframe.doors import doors
 from minishark.dataframe.frame import (
     cached_frame,
@@ -51,16 +52,12 @@ from minishark.session.shown import session_html
 from minishark.session.statements import Statements
 from minishark.sources.contract import Source
 from minishark.tasks.accumulators import Accumulator
-from minishark.tasks.broadcast import Broadcast
-from minishark.tasks.executor import Executor
-from minishark.tasks.future import Future
 from minishark.tasks.items import Items
 from minishark.tasks.nested import SessionAddress, is_here, session_in_call
 from minishark.tasks.programs.program import Program
 from minishark.tasks.programs.programs import ProgramDriver, ProgramOptions
 from minishark.tasks.programs.result_table import IntoTable
-from minishark.tasks.results import Results
-from minishark.tasks.verbs import Calls, call_options
+from minishark.tasks.verbs import Calls, CallVerbs
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -81,13 +78,14 @@ class _Builder:
 
 
 @doors
-class Session(Operations, CamelCase):
+class Session(CallVerbs, Operations, CamelCase):
     """Tables in a cluster's memory, and SQL over them; use `connect` to make one.
 
     Safe to use from several threads. It is also a context manager.
     """
 
     builder = _Builder()
+    _dialect = DUCKDB
 
     def __init__(
         self, group: SessionGroup, scope: Scope, *, progress: bool | None, owns: bool = False
@@ -104,6 +102,7 @@ class Session(Operations, CamelCase):
             owner=weakref.ref(self),
             progress=progress,
             warehouse=group.warehouse,
+            dialect=self._dialect,
         )
         self._statements = Statements(self._runtime)
         self._name = secrets.token_hex(8)
@@ -181,9 +180,14 @@ class Session(Operations, CamelCase):
         params = args if params is None else params
         if isinstance(params, Mapping):
             text = with_dollars(text, params)
+        text = self._dialect.statements(text)
         frame = self._statements.run(with_values(text, named), params)
         frame = reading(frame, [item for item in named.values() if isinstance(item, DataFrame)])
         return verifying(frame) if verify else frame
+
+    def duckdb_sql(self, text: str) -> DataFrame:
+        """Statements in DuckDB's SQL, whichever dialect the session's text is in."""
+        return self._statements.run(text)
 
     async def sql_async(
         self, text: str, params: Sequence[Any] | Mapping[str, Any] | None = None
@@ -300,7 +304,7 @@ class Session(Operations, CamelCase):
             CatalogError: there is no such table in the warehouse.
             UnsupportedError: the session has no warehouse.
         """
-        return int(self.sql(f"CACHE TABLE {name}").collect()[0][0])
+        return int(self.duckdb_sql(f"CACHE TABLE {name}").collect()[0][0])
 
     def uncache(self, name: str) -> None:
         """Free the memory of a table that `cache` has loaded.
@@ -309,7 +313,7 @@ class Session(Operations, CamelCase):
             CatalogError: it is not cached.
             UnsupportedError: the session has no warehouse.
         """
-        self.sql(f"UNCACHE TABLE {name}")
+        self.duckdb_sql(f"UNCACHE TABLE {name}")
 
     def register_source(self, name: str, source: Source, *, replace: bool = False) -> None:
         """Let queries read a source by a name, where its rows are.
@@ -342,7 +346,7 @@ class Session(Operations, CamelCase):
         runtime = self._runtime
         with runtime.up_to_date():
             if name.lower() in runtime.scratch.temporary:
-                return self.sql(f"FROM {ident(name)}")
+                return self.duckdb_sql(f"FROM {ident(name)}")
             table = runtime.scope.catalog.find(name)
             if table is not None:
                 quoted = ident(table.name)
@@ -358,7 +362,7 @@ class Session(Operations, CamelCase):
             if stored is not None:
                 return self.relation(ident(stored), alias=name.rpartition(".")[2])
             if name.lower() in runtime.scratch.own_tables:
-                return self.sql(f"FROM {ident(name)}")
+                return self.duckdb_sql(f"FROM {ident(name)}")
             raise runtime.scope.catalog.unknown(name)
 
     def relation(self, sql: str, alias: str = "") -> DataFrame:
@@ -379,7 +383,7 @@ class Session(Operations, CamelCase):
     @property
     def conf(self) -> Settings:
         """DuckDB's settings."""
-        return Settings(self._runtime, self.sql)
+        return Settings(self._runtime, self.duckdb_sql)
 
     def kept_rows(self) -> tuple[TableInfo, ...]:
         """The cached rows of DataFrames in the cluster: rows, bytes per replica, partitions."""
@@ -470,105 +474,8 @@ class Session(Operations, CamelCase):
         rows: Items = self.read.text(path).rdd
         return rows.map(operator.itemgetter(0))
 
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run `fn(*args, **kwargs)` in the cluster; its result is the future's.
-
-        Functions that refer to this session may submit calls themselves.
-
-        Raises:
-            OptionError: the function or an argument can't be pickled.
-
-        Examples:
-            >>> session.submit(pow, 2, 10).result()
-            1024
-        """
-        options = call_options((), 0, self._call_timeout(None))
-        return self._calls().submit(fn, args, kwargs, options=options)
-
-    def map(
-        self,
-        fn: Callable[..., T],
-        *iterables: Iterable[Any],
-        chunksize: int | None = None,
-        prefers: str | Sequence[str] = (),
-        retries: int = 0,
-        timeout: float | None = None,
-        ordered: bool = True,
-        reuse: bool = False,
-    ) -> Results[T]:
-        """An iterator over `fn(*items)` for the items of all iterables, run in the cluster.
-
-        The input is read as results are taken, so it may be endless. The first exception ends the
-        iteration, and cancels what is left.
-
-        Args:
-            fn: a function of as many arguments as there are iterables.
-            iterables: of items that can be pickled.
-            chunksize: items per call; None for several per slot, or if the number of items is not
-                known, as many as take some milliseconds; with `reuse`, one.
-            prefers: nodes to run on; others only after a while, or if none of these is alive.
-            retries: how often a call that raised is tried again.
-            timeout: seconds after which a running call is given up, with TaskTimeoutError.
-            ordered: whether results come in the order of the items, or else as they are done.
-            reuse: whether to keep what calls return, where the outputs of queries are kept (see
-                `connect`), and to take what the same function has returned for equal items
-                before. It has to be a function of its arguments alone.
-
-        Raises:
-            OptionError: the function or an item can't be pickled, or an option is out of range; or
-                the session keeps no outputs.
-
-        Examples:
-            >>> list(session.map(pow, [2, 3], [5, 2]))
-            [32, 9]
-        """
-        options = call_options(prefers, retries, self._call_timeout(timeout), reuse=reuse)
-        return self._calls().map(
-            fn, iterables, chunksize=chunksize, options=options, ordered=ordered
-        )
-
-    def executor(
-        self,
-        *,
-        prefers: str | Sequence[str] = (),
-        retries: int = 0,
-        timeout: float | None = None,
-        reuse: bool = False,
-    ) -> Executor:
-        """A `concurrent.futures.Executor` over the cluster; its calls have these options.
-
-        Args:
-            prefers: nodes to run on; others only after a while, or if none of these is alive.
-            retries: how often a call that raised is tried again.
-            timeout: seconds after which a running call is given up, with TaskTimeoutError.
-            reuse: whether to keep what calls return, as for `map`.
-
-        Raises:
-            OptionError: an option is out of range; or the session keeps no outputs.
-
-        Examples:
-            >>> with session.executor() as executor:
-            ...     executor.submit(pow, 2, 10).result()
-            1024
-        """
-        options = call_options(prefers, retries, self._call_timeout(timeout), reuse=reuse)
-        return self._calls().executor(options)
-
     def _call_timeout(self, named: float | None) -> float | None:
         return self._runtime.engine.limits.task_timeout_s if named is None else named
-
-    def broadcast(self, value: T) -> Broadcast[T]:
-        """Store a value once per node, for functions that read it as `shared.value`.
-
-        Raises:
-            OptionError: it can't be pickled.
-
-        Examples:
-            >>> shared = session.broadcast({"a": 1})
-            >>> session.submit(lambda key: shared.value[key], "a").result()
-            1
-        """
-        return self._calls().broadcast(value)
 
     def accumulator(self, value: Any, plus: Callable[[Any, Any], Any] | None = None) -> Accumulator:
         """A value that functions of `parallelize(...)` and `df.rdd` add to.

@@ -199,7 +199,10 @@ class Changes:
                     given = self.run(query, CollectRows(lossless=True), told=sql)
             insert = queries.of_rows(change, (table.shell.name,), quote(ROWS))
         return self._published(
-            table, lambda stored: self.scratch.insert(insert, table.shell, given, stored), None
+            table,
+            lambda stored: self.scratch.insert(insert, table.shell, given, stored),
+            None,
+            are_likely=change.on_conflict,
         )
 
     def _reads_nothing(self, sql: str, change: Insert, table: ChangedTable[Any]) -> bool:
@@ -262,6 +265,8 @@ class Changes:
         table: ChangedTable[Made],
         run: Callable[[pa.Table | None], MadeRows],
         stored: pa.Table | None,
+        *,
+        are_likely: bool = False,
     ) -> pa.Table:
         """Run a statement on some of a table's rows, and publish what it makes of them.
 
@@ -269,13 +274,18 @@ class Changes:
             table: the table.
             run: runs it on stored rows, which come with their numbers.
             stored: the rows that it may change.
+            are_likely: whether other rows with the keys that it makes are.
 
         Returns:
             Its answer.
         """
         for _ in range(_RUNS_MAX):
             made = run(stored)
-            others = [rows for keys in made.keys if (rows := table.holders(keys)).num_rows]
+            others = [
+                rows
+                for keys in made.keys
+                if (rows := table.holders(keys, are_likely=are_likely)).num_rows
+            ]
             if not others:
                 numbers = as_numbers(made.replaced.column(0))
                 patched = table.without(numbers) if len(numbers) else None

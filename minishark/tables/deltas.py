@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 
 from minishark.cluster.backend import Files
 from minishark.cluster.replicas import replica_locations
-from minishark.errors import ConflictError, ResourceError
+from minishark.errors import ConflictError
 from minishark.model.catalog import (
     FILE_SHIFT,
     ROW_NUMBER,
@@ -70,7 +70,7 @@ from minishark.worker.visible_rows import (
     with_numbers,
     without_rows_of,
 )
-from minishark.worker.writing import FULL, disk_full
+from minishark.worker.writing import disk_errors
 
 Stored = TypeVar("Stored", Partition, Delta)
 
@@ -535,12 +535,8 @@ class DeltaWriter:
         Raises:
             ResourceError: neither memory nor disk has room for it.
         """
-        try:
+        with disk_errors():
             return self._partition(folder, 0, rows, replicas, self.cluster.store())
-        except OSError as error:
-            if error.errno in FULL:
-                raise ResourceError(disk_full(error)) from error
-            raise
 
     def _partition(
         self, folder: str, index: int, rows: pa.Table, replicas: int, store: Store
@@ -614,13 +610,10 @@ def _told(table: Table) -> Iterator[None]:
 def _stored_for(table: Table) -> Iterator[None]:
     """What goes wrong when a file is written in the block, as errors for users."""
     try:
-        yield
+        with disk_errors():
+            yield
     except FolderMissingError as error:  # it is removed with the table
         raise ConflictError(replaced_meanwhile(table.name)) from error
-    except OSError as error:
-        if error.errno in FULL:
-            raise ResourceError(disk_full(error)) from error
-        raise
 
 
 def replaced_meanwhile(name: str) -> str:

@@ -88,7 +88,7 @@ class MemoryTable(ChangedTable[Table]):
             return None
         return self._context.tables.rows_at(self._table, numbers)
 
-    def holders(self, keys: NewKeys) -> pa.Table:
+    def holders(self, keys: NewKeys, *, are_likely: bool = False) -> pa.Table:
         context, table = self._context, self._table
         by_name = {column.name.lower(): column for column in table.schema}
         columns = [by_name[name.lower()] for name in keys.columns]
@@ -119,9 +119,9 @@ class MemoryTable(ChangedTable[Table]):
             casts = (f"CAST({_literal(key)} AS {columns[0].type})" for key in values[0].to_pylist())
             wanted = f"WHERE t.{quote(columns[0].name)} IN ({', '.join(casts)})"
         told = f"keys of {table.name}"
-        # Mostly there is none: other columns need not be read, nor rows be numbered.
+        # Otherwise, mostly there is none: other columns need not be read, nor rows be numbered.
         some = f"SELECT t.{quote(columns[0].name)} FROM {quote(table.name)} AS t {wanted} LIMIT 1"
-        if not context.run(some, CollectRows(), told=told).num_rows:
+        if not (are_likely or context.run(some, CollectRows(), told=told).num_rows):
             return values.slice(0, 0)
         with self.numbered(is_alone=True) as numbered:  # or beside a few keys
             whole = f"SELECT t.* FROM {numbered.relation} AS t {wanted}"

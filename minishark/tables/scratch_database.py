@@ -437,14 +437,13 @@ class ScratchDatabase:
         It may read `rows` as `ROWS`.
         """
         name = target.name if target is not None else None
-        given = contextlib.nullcontext() if rows is None else self._registered(rows)
         with self._lock, self._shared.lock, self._shows(sql, named_only=True) as names:
             changed = (name,) if name is not None else mentioned(sql, names)
             taken = self._take_referenced(sql, changed, names)
             before = self._tables()
             try:
                 noted = self._temporary_noted() if self.temporary else contextlib.nullcontext()
-                with noted, self._types_of_users(), given:
+                with noted, self._types_of_users(), self._registered(rows):
                     answer = self._answer(sql)
             except MinisharkError:
                 for copied in taken:  # nothing has changed: the cluster's are theirs again
@@ -645,8 +644,7 @@ class ScratchDatabase:
 
         It may read `rows` as `ROWS`.
         """
-        given = contextlib.nullcontext() if rows is None else self._registered(rows)
-        with self._lock, self._shared.lock, self._shows(sql) as names, given:
+        with self._lock, self._shared.lock, self._shows(sql) as names, self._registered(rows):
             self._shared.has_definitions = True
             self._shared.hides_time |= defines_time(sql)
             if comments:
@@ -727,15 +725,13 @@ class ScratchDatabase:
 
     def run_temporary(self, sql: str, rows: pa.Table | None = None) -> pa.Table:
         """Run a statement about temporary tables; it may read `rows` as `ROWS`."""
-        given = contextlib.nullcontext() if rows is None else self._registered(rows)
         types = self._types_of_users()
-        with self._lock, self._temporary_noted(), types, self._shows(sql), given:
+        with self._lock, self._temporary_noted(), types, self._shows(sql), self._registered(rows):
             return self._answer(sql)
 
     def put_temporary(self, create: str, name: str, rows: pa.Table | None) -> pa.Table:
         """Create a temporary table; the statement may read `rows` as `ROWS`."""
-        given = contextlib.nullcontext() if rows is None else self._registered(rows)
-        with self._lock, self._temporary_noted(), self._shows(create), given:
+        with self._lock, self._temporary_noted(), self._shows(create), self._registered(rows):
             if name.lower() not in self.temporary:
                 self._unregister(name)  # the view of the cluster's table of that name
             return self._answer(create)
@@ -1298,8 +1294,11 @@ class ScratchDatabase:
                 self._run(f"SET search_path = {quote_text(path)}")
 
     @contextlib.contextmanager
-    def _registered(self, rows: pa.Table, name: str = ROWS) -> Iterator[None]:
-        """Make rows visible to statements."""
+    def _registered(self, rows: pa.Table | None, name: str = ROWS) -> Iterator[None]:
+        """Make rows visible to statements, if there are some."""
+        if rows is None:
+            yield
+            return
         self._con.register(name, rows)
         try:
             with self._lock:

@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 
 from minishark.compiler.sql.planning import PlanningDatabase
-from minishark.errors import DataError, ResourceError
+from minishark.errors import DataError
 from minishark.model.expressions import Column, Schema
 from minishark.model.predicates import Pushed
 from minishark.query.sources import SourceTable
@@ -23,7 +23,7 @@ from minishark.worker.duckdb_slot import stored_types
 from minishark.worker.outputs import BATCH_ROWS
 from minishark.worker.protocol import FileSlice, OutputKind, StageTask
 from minishark.worker.store import Store
-from minishark.worker.writing import FULL, disk_full
+from minishark.worker.writing import disk_errors
 
 PLAIN_TYPES: Mapping[pa.DataType, str] = {
     pa.int8(): "TINYINT",
@@ -196,12 +196,8 @@ def memory_source(
     rows = max(1, min(BATCH_ROWS, -(-table.num_rows // pieces)))
     batches = table.combine_chunks().to_batches(rows)
     file = f"{folder}/source.arrow"
-    try:
+    with disk_errors():
         stored = store.write(file, table.schema, ([batch] for batch in batches))
-    except OSError as error:
-        if error.errno in FULL:
-            raise ResourceError(disk_full(error)) from error
-        raise
     slices = tuple(FileSlice(file, (store_name,), i, i + 1) for i in range(len(batches)))
     source = TableSource(
         schema=schema,
@@ -217,12 +213,8 @@ def pieces_source(
     """A source of about `count` files; they may become partitions if Arrow keeps their types."""
     schema = table_schema(pieces.schema.empty_table(), planning)
     layout = _kept_layout(pieces.schema, schema)
-    try:
+    with disk_errors():
         stored = pieces.store(folder, layout or pieces.schema.remove_metadata(), count)
-    except OSError as error:
-        if error.errno in FULL:
-            raise ResourceError(disk_full(error)) from error
-        raise
     slices = tuple(item for piece in stored for item in piece.slices())
     rows = tuple(count for piece in stored for count in piece.counts())
     whole = tuple(FileSlice(piece.file, (piece.node,)) for piece in stored) if layout else ()

@@ -342,8 +342,8 @@ class ChangedTable(ABC, Generic[Made]):
         """Some of the rows to be added that break a constraint, if any do."""
         return None
 
-    def holders(self, keys: NewKeys) -> pa.Table:
-        """The rows that have one of these keys, with their numbers."""
+    def holders(self, keys: NewKeys, *, are_likely: bool = False) -> pa.Table:
+        """The rows that have one of these keys, with their numbers; they may be likely."""
         raise NotImplementedError
 
     @abstractmethod

@@ -10,21 +10,17 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from minishark.cluster.backend import Placement
 from minishark.cluster.joining import on_live_nodes, open_from_task
 from minishark.errors import ClusterError, OptionError
-from minishark.tasks.broadcast import Broadcast
-from minishark.tasks.executor import Executor
 from minishark.tasks.files import Files
-from minishark.tasks.future import Future
 from minishark.tasks.items import Items
 from minishark.tasks.pool import CallPool
-from minishark.tasks.results import Results
-from minishark.tasks.verbs import Calls, call_options
+from minishark.tasks.verbs import Calls, CallVerbs
 from minishark.worker.python_tasks import SCOPE, PythonTasks, slot_here
 from minishark.worker.store import Store
 
@@ -70,50 +66,14 @@ def session_in_call(address: SessionAddress) -> Any:
     return SessionInCall(address) if session is None else session
 
 
-class SessionInCall:
-    """A session inside a call: it runs further calls, but no queries."""
+class SessionInCall(CallVerbs):
+    """A session inside a call: it runs further calls, but no queries, and keeps nothing."""
 
     def __init__(self, address: SessionAddress) -> None:
         self._address = address
 
     def __reduce__(self) -> tuple[Any, ...]:
         return session_in_call, (self._address,)
-
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """See `Session.submit`."""
-        return self._calls().submit(fn, args, kwargs)
-
-    def map(
-        self,
-        fn: Callable[..., T],
-        *iterables: Iterable[Any],
-        chunksize: int | None = None,
-        prefers: str | Sequence[str] = (),
-        retries: int = 0,
-        timeout: float | None = None,
-        ordered: bool = True,
-        reuse: bool = False,
-    ) -> Results[T]:
-        """See `Session.map`; what calls inside of calls return is not kept."""
-        options = call_options(prefers, retries, timeout, reuse=reuse)
-        return self._calls().map(
-            fn, iterables, chunksize=chunksize, options=options, ordered=ordered
-        )
-
-    def executor(
-        self,
-        *,
-        prefers: str | Sequence[str] = (),
-        retries: int = 0,
-        timeout: float | None = None,
-        reuse: bool = False,
-    ) -> Executor:
-        """See `Session.executor`; what calls inside of calls return is not kept."""
-        return self._calls().executor(call_options(prefers, retries, timeout, reuse=reuse))
-
-    def broadcast(self, value: T) -> Broadcast[T]:
-        """See `Session.broadcast`."""
-        return self._calls().broadcast(value)
 
     def parallelize(self, items: Iterable[Any], partitions: int | None = None) -> Items:
         """See `Session.parallelize`."""

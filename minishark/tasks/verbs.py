@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from minishark.dataframe.applied import check_callable
+from minishark.dataframe.doors import doors
 from minishark.dataframe.names import nearest
 from minishark.errors import OptionError
 from minishark.tasks.broadcast import Broadcast, broadcast
@@ -18,6 +19,7 @@ from minishark.tasks.partitions import Context
 from minishark.tasks.pool import CallPool
 from minishark.tasks.results import Results
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _PLAIN = CallOptions()
@@ -113,6 +115,115 @@ class Calls:
             if name not in nodes:
                 raise OptionError(f"There is no node {name!r}.{nearest(name, nodes)}")
         return options
+
+
+@doors
+class CallVerbs:
+    """The methods of sessions that run Python functions, in the front end and inside calls."""
+
+    def _calls(self) -> Calls:
+        raise NotImplementedError
+
+    def _call_timeout(self, named: float | None) -> float | None:
+        """The seconds that a call may take, given what its caller says."""
+        return named
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run `fn(*args, **kwargs)` in the cluster; its result is the future's.
+
+        Functions that refer to this session may submit calls themselves.
+
+        Raises:
+            OptionError: the function or an argument can't be pickled.
+
+        Examples:
+            >>> session.submit(pow, 2, 10).result()
+            1024
+        """
+        options = call_options((), 0, self._call_timeout(None))
+        return self._calls().submit(fn, args, kwargs, options=options)
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        chunksize: int | None = None,
+        prefers: str | Sequence[str] = (),
+        retries: int = 0,
+        timeout: float | None = None,
+        ordered: bool = True,
+        reuse: bool = False,
+    ) -> Results[T]:
+        """An iterator over `fn(*items)` for the items of all iterables, run in the cluster.
+
+        The input is read as results are taken, so it may be endless. The first exception ends the
+        iteration, and cancels what is left.
+
+        Args:
+            fn: a function of as many arguments as there are iterables.
+            iterables: of items that can be pickled.
+            chunksize: items per call; None for several per slot, or if the number of items is not
+                known, as many as take some milliseconds; with `reuse`, one.
+            prefers: nodes to run on; others only after a while, or if none of these is alive.
+            retries: how often a call that raised is tried again.
+            timeout: seconds after which a running call is given up, with TaskTimeoutError.
+            ordered: whether results come in the order of the items, or else as they are done.
+            reuse: whether to keep what calls return, where the outputs of queries are kept (see
+                `connect`), and to take what the same function has returned for equal items
+                before. It has to be a function of its arguments alone.
+
+        Raises:
+            OptionError: the function or an item can't be pickled, or an option is out of range; or
+                the session keeps no outputs.
+
+        Examples:
+            >>> list(session.map(pow, [2, 3], [5, 2]))
+            [32, 9]
+        """
+        options = call_options(prefers, retries, self._call_timeout(timeout), reuse=reuse)
+        return self._calls().map(
+            fn, iterables, chunksize=chunksize, options=options, ordered=ordered
+        )
+
+    def executor(
+        self,
+        *,
+        prefers: str | Sequence[str] = (),
+        retries: int = 0,
+        timeout: float | None = None,
+        reuse: bool = False,
+    ) -> Executor:
+        """A `concurrent.futures.Executor` over the cluster; its calls have these options.
+
+        Args:
+            prefers: nodes to run on; others only after a while, or if none of these is alive.
+            retries: how often a call that raised is tried again.
+            timeout: seconds after which a running call is given up, with TaskTimeoutError.
+            reuse: whether to keep what calls return, as for `map`.
+
+        Raises:
+            OptionError: an option is out of range; or the session keeps no outputs.
+
+        Examples:
+            >>> with session.executor() as executor:
+            ...     executor.submit(pow, 2, 10).result()
+            1024
+        """
+        options = call_options(prefers, retries, self._call_timeout(timeout), reuse=reuse)
+        return self._calls().executor(options)
+
+    def broadcast(self, value: T) -> Broadcast[T]:
+        """Store a value once per node, for functions that read it as `shared.value`.
+
+        Raises:
+            OptionError: it can't be pickled.
+
+        Examples:
+            >>> shared = session.broadcast({"a": 1})
+            >>> session.submit(lambda key: shared.value[key], "a").result()
+            1
+        """
+        return self._calls().broadcast(value)
 
 
 def _check_iterable(place: int, items: Any) -> None:

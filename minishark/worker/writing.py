@@ -21,6 +21,7 @@ from typing import BinaryIO, Self
 import numpy as np
 import pyarrow as pa
 
+from minishark.errors import ResourceError
 from minishark.worker.paths import follow, temporary_path
 from minishark.worker.storage import StorageMeter
 
@@ -38,6 +39,17 @@ def disk_full(error: Exception) -> str:
         "The disk is full: free some of it, or set TMPDIR to a folder on a larger one before "
         f"minishark starts. ({error})"
     )
+
+
+@contextlib.contextmanager
+def disk_errors() -> Iterator[None]:
+    """A block in which a full disk is a ResourceError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise ResourceError(disk_full(error)) from error
+        raise
 
 
 @contextlib.contextmanager

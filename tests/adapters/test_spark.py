@@ -9,17 +9,19 @@ import duckdb
 import pytest
 from sqlframe.duckdb import functions as F
 
+from minishark.adapters.spark import SparkDataFrame, SparkSession, connect
 from minishark.cli.tpch.queries import load_queries
-from minishark.errors import UnsupportedError
+from minishark.errors import MinisharkDeprecationWarning, UnsupportedError
 from minishark.session.session import Session
-from minishark.spark import SparkDataFrame, SparkSession, connect
 
 
 @pytest.fixture
 def spark(session: Session) -> Iterator[SparkSession]:
     """A session of SQLFrame over the sample."""
     before = session.tables
-    yield connect(session)
+    with pytest.warns(MinisharkDeprecationWarning, match="minishark.spark.session"):
+        made = connect(session)
+    yield made
     for table in session.tables:
         if table not in before:
             session.drop_table(table)

@@ -138,7 +138,7 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         yield found
 
 
-@pytest.mark.sample(13)
+@pytest.mark.sample(26)
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 @pytest.mark.parametrize("failing", [*FAILING, *FAILING_ON_KEYS])
 def test_every_error_aborts_a_transaction(session: Session, failing: str, end: str) -> None:
@@ -147,7 +147,7 @@ def test_every_error_aborts_a_transaction(session: Session, failing: str, end: s
     Beside(session, TABLES).run(script)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("failing", FAILING)
 def test_every_error_aborts_a_transaction_of_a_warehouse(warehouse: Session, failing: str) -> None:
     """As in memory."""

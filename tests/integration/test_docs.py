@@ -37,6 +37,7 @@ MODULES = (
     "minishark.dataframe.writer",
     "minishark.functions",
     "minishark.tasks.items",
+    "minishark.tasks.verbs",
     "minishark.dataframe.udf",
     "minishark.session.catalog",
     "minishark.session.connect",

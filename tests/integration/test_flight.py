@@ -842,6 +842,7 @@ def durable(tmp_path: Path) -> Iterator[Server]:
         yield served
 
 
+@pytest.mark.slow
 def test_transactions(durable: Server) -> None:
     """Others see what a transaction has changed once it is committed, and never what is undone."""
     with (

@@ -156,6 +156,7 @@ def test_who_names_no_shared_table_does_not_ask_for_any(
     one.drop_table("shared.counted")
 
 
+@pytest.mark.slow
 def test_what_two_sessions_write_at_once_is_all_there(one: Session, other: Session) -> None:
     """Statements that find another version run again: no row and no increment is lost."""
     one.sql("CREATE TABLE shared.n AS SELECT 0 AS n")

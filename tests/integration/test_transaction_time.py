@@ -157,6 +157,7 @@ def test_dataframes_tell_it(transaction: Session) -> None:
     assert frame.to_arrow().column("n").to_pylist() == [now]
 
 
+@pytest.mark.slow
 def test_definitions_tell_it() -> None:
     """Views, macros and defaults that were there before tell a transaction's time; then not."""
     with minishark.connect(in_process=True) as session:

@@ -175,6 +175,7 @@ def test_calls_of_functions_are_counted(session: Session, page: Page) -> None:
     assert "invalid literal" in found["int"]["error"]
 
 
+@pytest.mark.slow
 def test_a_running_query_is_seen_and_cancelled(session: Session, page: Page) -> None:
     """It is on the page within a second, and over within two after it was cancelled there."""
     failures: list[BaseException] = []

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from minishark import DataFrame, Window
 from minishark import functions as F
+from minishark.dataframe.dialect import DUCKDB
 from minishark.dataframe.frame import relation_frame
 from minishark.dataframe.literals import literal
 from minishark.dataframe.names import ident, snake_case
@@ -29,6 +30,8 @@ class PlainRunner:
     """Binds and runs statements on plain DuckDB."""
 
     connection: duckdb.DuckDBPyConnection
+
+    dialect = DUCKDB
 
     def bind(self, sql: str) -> Schema:
         """The columns of a SELECT."""

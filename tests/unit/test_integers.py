@@ -51,6 +51,7 @@ assert 'pandas' not in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_pandas_is_not_imported() -> None:
     """It would take longer than a query, in each process."""
     subprocess.run([sys.executable, "-c", PROGRAM], check=True)

@@ -6,6 +6,12 @@ _RE2 = "Regular expressions are RE2's, which has no lookaround or backreferences
 _PRINTF = "NULL if an argument is, of which Spark prints null."
 _CASE = "ß stays one letter, ẞ; Spark's is SS."
 _VALID = "Text is always valid UTF-8; of blobs use decode()."
+_MASKED = (
+    "array_to_string(list_transform(string_split({col}, ''), lambda c_: CASE"
+    " WHEN regexp_full_match(c_, '\\p{{Lu}}') THEN {upperChar}"
+    " WHEN regexp_full_match(c_, '\\p{{Ll}}') THEN {lowerChar}"
+    " WHEN regexp_full_match(c_, '[0-9]') THEN {digitChar}"
+)
 
 TEXT = (
     # Patterns
@@ -145,13 +151,10 @@ TEXT = (
     ),
     T("quote(col)", "'''' || replace({col}, '''', '\\''') || ''''", "In single quotes."),
     T(
-        "mask(col, upperChar: value = 'X', lowerChar: value = 'x', digitChar: value = 'n')",
-        "array_to_string(list_transform(string_split({col}, ''), lambda c_: CASE"
-        " WHEN regexp_full_match(c_, '\\p{{Lu}}') THEN {upperChar}"
-        " WHEN regexp_full_match(c_, '\\p{{Ll}}') THEN {lowerChar}"
-        " WHEN regexp_full_match(c_, '[0-9]') THEN {digitChar} ELSE c_ END), '')",
-        "Letters and digits replaced.",
-        "It has no `otherChar`.",
+        "mask(col, upperChar: value = 'X', lowerChar: value = 'x', digitChar: value = 'n',"
+        " otherChar: value = None)",
+        (f"{_MASKED} ELSE c_ END), '')", f"{_MASKED} ELSE {{otherChar}} END), '')"),
+        "Letters and digits replaced, and with `otherChar` all else.",
     ),
     T("concat_ws(sep: value, *cols)", "concat_ws({sep}, {cols})", "Joined; NULLs are skipped."),
     T(

@@ -128,24 +128,24 @@ TIMES = (
     # Made of parts
     T("make_date(year, month, day)", "make_date({year}, {month}, {day})", "A date of its parts."),
     T(
-        "make_timestamp(years, months, days, hours, mins, secs, timezone: value = None)",
+        "make_timestamp(years, months, days, hours, mins, secs, timezone = None)",
         (_MADE, f"{_MADE_IN}::TIMESTAMP"),
         "A timestamp of its parts.",
     ),
     T(f"make_timestamp_ntz({_TIMES})", _MADE, "A timestamp without a time zone."),
     T(
-        f"make_timestamp_ltz({_TIMES}, timezone: value = None)",
+        f"make_timestamp_ltz({_TIMES}, timezone = None)",
         (_MADE_TZ, _MADE_IN),
         "A timestamp with a time zone.",
     ),
     T(
-        f"try_make_timestamp({_TIMES}, timezone: value = None)",
+        f"try_make_timestamp({_TIMES}, timezone = None)",
         (f"try({_MADE})", f"try({_MADE_IN}::TIMESTAMP)"),
         "A timestamp of its parts; NULL if there is none.",
     ),
     T(f"try_make_timestamp_ntz({_TIMES})", f"try({_MADE})", "A timestamp of its parts, or NULL."),
     T(
-        f"try_make_timestamp_ltz({_TIMES}, timezone: value = None)",
+        f"try_make_timestamp_ltz({_TIMES}, timezone = None)",
         (f"try({_MADE_TZ})", f"try({_MADE_IN})"),
         "A timestamp with a time zone, or NULL.",
     ),

@@ -1,0 +1,531 @@
+"""Sessions in which text, types and tables are Spark's: the room of all that means.
+
+    >>> from minishark.spark import session
+    >>> spark = session(nodes=1)
+    >>> spark.sql("SELECT named_struct('a', 1) AS s, array(1, 2) AS l").show()
+    +---+------+
+    |  s|     l|
+    +---+------+
+    |{1}|[1, 2]|
+    +---+------+
+    >>> spark.stop()
+
+DataFrames and functions are minishark's own. Text is translated by sqlglot, in `sql`, `filter` and
+`selectExpr`; NULLs come first in ascending sorts; where a function of Spark's means something else
+than DuckDB's of the same name, a macro of the session says so (MACROS), which is planned as any
+other expression; rows and types are shown as Spark shows them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import functools
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+
+from minishark.dataframe import DataFrame, types
+from minishark.dataframe.dialect import Dialect, DTypes
+from minishark.dataframe.local import row_names, row_values
+from minishark.dataframe.show import text_rows
+from minishark.errors import DataError, QueryError
+from minishark.session.builder import SessionBuilder
+from minishark.session.catalog import Settings
+from minishark.session.connect import connect
+from minishark.session.scope import Scope
+from minishark.session.session import Session
+
+__all__ = ["SparkSession", "session"]
+
+MACROS = {
+    "typeof(x)": """
+        CASE WHEN system.main.typeof(x) LIKE 'DECIMAL%' THEN lower(system.main.typeof(x))
+        ELSE coalesce(map_extract_value(MAP {
+            'VARCHAR': 'string', 'INTEGER': 'int', 'BLOB': 'binary', 'FLOAT': 'float',
+            'TIMESTAMP WITH TIME ZONE': 'timestamp', '"NULL"': 'void', 'HUGEINT': 'decimal(38,0)',
+            'VARCHAR[]': 'array<string>', 'INTEGER[]': 'array<int>', 'BIGINT[]': 'array<bigint>',
+            'DOUBLE[]': 'array<double>'}, system.main.typeof(x)), lower(system.main.typeof(x)))
+        END""",
+    "dayofweek(x)": "system.main.dayofweek(CAST(x AS TIMESTAMP))",
+    "dayofyear(x)": "system.main.dayofyear(CAST(x AS TIMESTAMP))",
+    "strftime(x, pattern)": "system.main.strftime(CAST(x AS TIMESTAMP), pattern)",
+    "epoch(x)": "system.main.epoch(CAST(x AS TIMESTAMPTZ))",
+    "isodow(x)": "system.main.isodow(CAST(x AS TIMESTAMP))",
+    "last_day(x)": "system.main.last_day(CAST(x AS DATE))",
+    "monthname(x)": "substr(system.main.monthname(CAST(x AS TIMESTAMP)), 1, 3)",
+    "dayname(x)": "substr(system.main.dayname(CAST(x AS TIMESTAMP)), 1, 3)",
+    "sign(x)": "CASE WHEN isnan(CAST(x AS DOUBLE)) THEN 'nan'::DOUBLE ELSE system.main.sign(x) END",
+}
+"""What functions mean to Spark that DuckDB has under the same name: SQL by signature."""
+_NULLS = "NULLS_FIRST_ON_ASC_LAST_ON_DESC"
+_SETTINGS = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.session.timeZone": "Etc/UTC",
+    "spark.sql.mapKeyDedupPolicy": "EXCEPTION",
+    "spark.sql.shuffle.partitions": "200",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.legacy.timeParserPolicy": "EXCEPTION",
+    "spark.sql.execution.arrow.pyspark.enabled": "false",
+}
+
+
+# Text
+
+
+def duckdb_text(text: str) -> str:
+    """Statements in Spark's SQL as DuckDB's.
+
+    Raises:
+        QueryError: they are no Spark SQL; the message is sqlglot's.
+    """
+    try:
+        parsed = sqlglot.parse(text, read="spark")
+    except sqlglot.errors.ParseError as error:
+        raise QueryError(f"Parser Error: {_told(error)}") from error
+    return ";\n".join(each.transform(_as_meant).sql("duckdb") for each in parsed if each)
+
+
+def duckdb_expression(text: str) -> str:
+    """An expression of Spark's SQL as DuckDB's."""
+    try:
+        parsed = sqlglot.parse_one(f"SELECT {text}", read="spark")
+    except sqlglot.errors.ParseError as error:
+        raise QueryError(f"Parser Error: {_told(error)}") from error
+    made: str = parsed.transform(_as_meant).sql("duckdb")
+    return made.removeprefix("SELECT ")
+
+
+def _told(error: sqlglot.errors.ParseError) -> str:
+    return re.sub(r"\x1b\[\d*m", "", str(error))
+
+
+def _as_meant(node: Any) -> Any:
+    """What sqlglot leaves as it is, though it means something else to DuckDB."""
+    match node:
+        case exp.Table() if node.db.lower() == "global_temp":
+            node.set("db", None)
+        case exp.Table(this=exp.Anonymous(this=name)) if name.lower() == "range":
+            return node if node.alias else exp.alias_(node, "r", table=["id"])
+        case exp.Like() | exp.ILike():
+            return _with_escape(node)
+        case exp.DayOfWeek():  # from 1 for Sunday
+            return exp.paren(exp.Add(this=_inside(node), expression=exp.Literal.number(1)))
+    return node
+
+
+def _inside(node: Any) -> Any:
+    """A node whose operands are as meant: what takes its place is not looked into."""
+    made = node.copy()
+    for name, part in made.args.items():
+        if isinstance(part, exp.Expression):
+            made.set(name, part.transform(_as_meant))
+    return made
+
+
+def _with_escape(node: Any) -> Any:
+    """A LIKE in which a backslash escapes, as in Spark, where DuckDB has no escape by default."""
+    pattern = node.expression
+    is_plain = isinstance(pattern, exp.Literal) and "\\" not in pattern.this
+    if is_plain or isinstance(node.parent, exp.Escape):
+        return node
+    return exp.Escape(this=_inside(node), expression=exp.Literal.string("\\"))
+
+
+# Types
+
+
+def spark_type(type_: pa.DataType) -> types.DataType:
+    """The type of Spark's that holds the values of an Arrow type."""
+    kinds = pa.types
+    if kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_):
+        return types.ArrayType(spark_type(type_.value_type))
+    if kinds.is_map(type_):
+        return types.MapType(spark_type(type_.key_type), spark_type(type_.item_type))
+    if kinds.is_struct(type_):
+        return _struct(type_.fields)
+    if kinds.is_decimal(type_):
+        return types.DecimalType(type_.precision, type_.scale)
+    if kinds.is_timestamp(type_):
+        return types.TimestampType()
+    if kinds.is_dictionary(type_):
+        return spark_type(type_.value_type)
+    return _TYPES.get(str(type_).removeprefix("large_").removesuffix("_view"), types.StringType)()
+
+
+def _struct(fields: Iterable[pa.Field]) -> types.StructType:
+    return types.StructType([types.StructField(f.name, spark_type(f.type)) for f in fields])
+
+
+_TYPES = {
+    "bool": types.BooleanType, "int8": types.ByteType, "int16": types.ShortType,
+    "int32": types.IntegerType, "int64": types.LongType, "uint8": types.ShortType,
+    "uint16": types.IntegerType, "uint32": types.LongType, "halffloat": types.FloatType,
+    "float": types.FloatType, "double": types.DoubleType, "date32[day]": types.DateType,
+    "binary": types.BinaryType, "null": types.NullType, "time64[us]": types.TimeType,
+    "month_day_nano_interval": types.CalendarIntervalType,
+    "duration[us]": types.DayTimeIntervalType,
+}  # fmt: skip
+
+
+def _tree(type_: types.DataType, indent: str, depth: int) -> Iterator[str]:
+    """What `printSchema` prints below a type."""
+    below: list[tuple[str, types.DataType, str]] = []
+    match type_:
+        case types.StructType():
+            below = [(f.name, f.dataType, " (nullable = true)") for f in type_]
+        case types.ArrayType():
+            below = [("element", type_.elementType, " (containsNull = true)")]
+        case types.MapType():
+            value = ("value", type_.valueType, " (valueContainsNull = true)")
+            below = [("key", type_.keyType, ""), value]
+    for name, part, note in below if depth else ():
+        kind = part.simpleString() if isinstance(part, types.DecimalType) else part.typeName()
+        yield f"{indent}-- {name}: {_KINDS.get(kind, kind)}{note}"
+        yield from _tree(part, f"{indent}    |", depth - 1)
+
+
+_KINDS = {"null": "void", "calendarinterval": "interval"}
+
+
+# Rows of Python's
+
+
+def arrow_rows(rows: Sequence[Any], names: Sequence[str] | None) -> pa.Table:
+    """Rows as Spark infers their types: dicts are maps, Rows and tuples structs."""
+    names = row_names(rows) if names is None else names
+    columns = list(zip(*(row_values(row, names) for row in rows), strict=True))
+    if len(columns) != len(names):
+        raise DataError(f"The rows have {len(columns)} values; the columns are {list(names)}.")
+    made = []
+    for column in columns:
+        type_ = functools.reduce(_merged, map(_inferred, column), pa.null())
+        made.append(pa.array([_as(item, type_) for item in column], type_))
+    return pa.table(made, names=list(names))
+
+
+def _inferred(item: Any) -> pa.DataType:
+    match item:
+        case bool():
+            return pa.bool_()
+        case int():
+            return pa.int64()
+        case decimal.Decimal():
+            return pa.decimal128(38, 18)
+        case dict():
+            key = functools.reduce(_merged, map(_inferred, item), pa.null())
+            return pa.map_(key, functools.reduce(_merged, map(_inferred, item.values()), pa.null()))
+        case tuple():
+            return pa.struct([(name, _inferred(part)) for name, part in _fields(item)])
+        case list():
+            return pa.list_(functools.reduce(_merged, map(_inferred, item), pa.null()))
+        case _:
+            return pa.array([item]).type
+
+
+def _fields(item: tuple[Any, ...]) -> list[tuple[str, Any]]:
+    return list(zip(row_names([item]), item, strict=True))
+
+
+def _merged(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    """The type of values of both types; texts take all that are not nested."""
+    kinds = pa.types
+    if left == right or kinds.is_null(right):
+        return left
+    if kinds.is_null(left):
+        return right
+    if kinds.is_struct(left) and kinds.is_struct(right):
+        fields = {f.name: f.type for f in left.fields}
+        for field in right.fields:
+            fields[field.name] = _merged(fields.get(field.name, pa.null()), field.type)
+        return pa.struct(list(fields.items()))
+    if kinds.is_list(left) and kinds.is_list(right):
+        return pa.list_(_merged(left.value_type, right.value_type))
+    if kinds.is_map(left) and kinds.is_map(right):
+        value = _merged(left.item_type, right.item_type)
+        return pa.map_(_merged(left.key_type, right.key_type), value)
+    if {left, right} == {pa.int64(), pa.float64()}:
+        return pa.float64()
+    if pa.string() in (left, right) and not (kinds.is_nested(left) or kinds.is_nested(right)):
+        return pa.string()
+    raise DataError(f"A column has values of {left} and of {right}. Pass a schema with types.")
+
+
+def _as(item: Any, type_: pa.DataType) -> Any:
+    """A value as Arrow takes it for a type."""
+    kinds = pa.types
+    if item is None:
+        return None
+    if kinds.is_string(type_):
+        return item if isinstance(item, str) else cell(item)
+    if kinds.is_list(type_):
+        return [_as(part, type_.value_type) for part in item]
+    if kinds.is_map(type_):
+        return [(_as(k, type_.key_type), _as(v, type_.item_type)) for k, v in item.items()]
+    if kinds.is_struct(type_):
+        return {name: _as(part, type_.field(name).type) for name, part in _fields(item)}
+    return item
+
+
+# Rows as text
+
+
+def cell(value: Any) -> str:
+    """A value as `show` prints it."""
+    match value:
+        case None:
+            return "NULL"
+        case bool():
+            return str(value).lower()
+        case float():
+            return _double(value)
+        case dt.datetime():
+            text = value.replace(tzinfo=None).isoformat(" ")
+            return text.rstrip("0") if "." in text else text
+        case bytes():
+            return f"[{value.hex(' ').upper()}]"
+        case dict():
+            return f"{{{', '.join(map(cell, value.values()))}}}"
+        case list() if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
+            return f"{{{', '.join(f'{cell(k)} -> {cell(v)}' for k, v in value)}}}"
+        case list():
+            return f"[{', '.join(map(cell, value))}]"
+        case decimal.Decimal():
+            return f"{value:f}"
+        case pa.MonthDayNano():
+            return _interval(*value)
+        case _:
+            return str(value)
+
+
+def _interval(months: int, days: int, nanos: int) -> str:
+    years, months = math.trunc(months / 12), int(math.fmod(months, 12))
+    minutes, rest = math.trunc(nanos / 60e9), math.fmod(nanos, 60e9)
+    hours, minutes = math.trunc(minutes / 60), int(math.fmod(minutes, 60))
+    seconds = f"{rest / 1e9:.6f}".rstrip("0").rstrip(".")
+    parts = {"years": years, "months": months, "days": days, "hours": hours, "minutes": minutes}
+    said = [f"{count} {unit}" for unit, count in parts.items() if count]
+    return " ".join([*said, f"{seconds} seconds"] if rest or not said else said)
+
+
+def _double(value: float) -> str:
+    """As Java writes a double."""
+    if math.isnan(value) or math.isinf(value):
+        return "NaN" if math.isnan(value) else "-Infinity" if value < 0 else "Infinity"
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    digits, _, exponent = f"{decimal.Decimal(repr(value)):e}".partition("e")
+    if "." in digits:
+        digits = digits.rstrip("0")
+    whole, _, fraction = digits.partition(".")
+    return f"{whole}.{fraction or 0}E{int(exponent)}"
+
+
+def _cells(table: pa.Table) -> list[list[str]]:
+    """The rows as text; a column that Python can't hold, as DuckDB writes it."""
+    columns = []
+    for number, column in enumerate(table.columns):
+        try:
+            columns.append(_column(column))
+        except (ValueError, OverflowError, pa.ArrowException):
+            texts = (row[0] for row in text_rows(table.select([number])))
+            columns.append(["NULL" if text is None else text for text in texts])
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _column(column: pa.ChunkedArray) -> list[str]:
+    if pa.types.is_map(column.type):
+        return ["NULL" if v is None else cell(v) if v else "{}" for v in column.to_pylist()]
+    if pa.types.is_float32(column.type):
+        return [cell(None if v is None else float(f"{v:.7g}")) for v in column.to_pylist()]
+    return list(map(cell, column.to_pylist()))
+
+
+class SparkDialect(Dialect):
+    """Spark's SQL, types and tables."""
+
+    def statements(self, text: str) -> str:
+        """Spark's SQL as DuckDB's."""
+        return duckdb_text(text)
+
+    def expression(self, text: str) -> str:
+        """An expression of Spark's SQL as DuckDB's."""
+        return duckdb_expression(text)
+
+    def there(self, names: Sequence[Any], columns: Sequence[str]) -> Sequence[Any]:
+        """Spark ignores names that are not there."""
+        known = {name.lower() for name in columns}
+        return [n for n in names if not isinstance(n, str) or n.lower().strip("`") in known]
+
+    def schema(self, schema: pa.Schema) -> types.StructType:
+        """Spark's types."""
+        return _struct(schema)
+
+    def dtypes(self, dtypes: DTypes, schema: Callable[[], pa.Schema]) -> DTypes:
+        """Spark's names of types."""
+        kinds = [spark_type(field.type).simpleString() for field in schema()]
+        return [(name, kind) for (name, _), kind in zip(dtypes, kinds, strict=True)]
+
+    def tree(self, dtypes: DTypes, schema: Callable[[], pa.Schema], depth: int | None) -> str:
+        """What Spark's `printSchema` prints."""
+        del dtypes
+        return "\n".join(["root", *_tree(_struct(schema()), " |", depth or -1)])
+
+    def table_text(self, table: pa.Table, count: int, *, width: int, vertical: bool) -> str:
+        """What Spark's `show` prints."""
+        rows = [[_cut(text, width) for text in row] for row in _cells(table.slice(0, count))]
+        lines = (
+            _records(table.column_names, rows)
+            if vertical
+            else _grid(table.column_names, rows, right=bool(width))
+        )
+        if table.num_rows > count:
+            lines.append(f"only showing top {count} row{'s' * (count != 1)}")
+        return "\n".join(lines) + ("\n" if not vertical or table.num_rows > count else "")
+
+
+def _cut(text: str, width: int) -> str:
+    if not width or len(text) <= width:
+        return text
+    return text[:width] if width < 4 else f"{text[: width - 3]}..."
+
+
+def _grid(names: Sequence[str], rows: Sequence[Sequence[str]], *, right: bool) -> list[str]:
+    widths = [max(3, *map(len, column)) for column in zip(names, *rows, strict=True)]
+    rule = f"+{'+'.join('-' * width for width in widths)}+"
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (
+            text.rjust(width) if right else text.ljust(width)
+            for text, width in zip(cells, widths, strict=True)
+        )
+        return f"|{'|'.join(padded)}|"
+
+    return [rule, line(names), rule, *map(line, rows), rule]
+
+
+def _records(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    left = max(3, *map(len, names))
+    width = max((3, *(len(text) for row in rows for text in row)))
+    lines = []
+    for number, row in enumerate(rows):
+        lines.append(f"-RECORD {number}".ljust(left + width + 5, "-"))
+        lines += [
+            f" {name.ljust(left)} | {text.ljust(width)} "
+            for name, text in zip(names, row, strict=True)
+        ]
+    return lines
+
+
+# Sessions
+
+
+@dataclass(frozen=True)  # without slots, for which dataclass makes another class: super() fails
+class SparkSettings(Settings):
+    """Settings: Spark's are kept for who reads them again, and have no effect."""
+
+    sparks: dict[str, str]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a setting."""
+        if not name.startswith("spark."):
+            return super().get(name, default)
+        return self.sparks.get(name, _SETTINGS.get(name, default))
+
+    def set(self, name: str, value: Any) -> None:
+        """Change a setting; of Spark's, the time zone has an effect."""
+        if not name.startswith("spark."):
+            super().set(name, value)
+            return
+        if name == "spark.sql.session.timeZone":
+            super().set("TimeZone", value)
+        self.sparks[name] = str(value).lower() if isinstance(value, bool) else str(value)
+
+    def unset(self, name: str) -> None:
+        """Reset a setting."""
+        if not name.startswith("spark."):
+            super().unset(name)
+        elif self.sparks.pop(name, None) and name == "spark.sql.session.timeZone":
+            super().unset("TimeZone")
+
+
+class _Builder:
+    """`SparkSession.builder`: a new builder at each access."""
+
+    def __get__(self, instance: object, owner: type) -> SessionBuilder[SparkSession]:
+        return SessionBuilder(_connected, {})
+
+
+class SparkSession(Session):
+    """A session whose text, types and tables are Spark's.
+
+    `session` makes one, or, as in PySpark, `SparkSession.builder.getOrCreate()`.
+    """
+
+    builder: Any = _Builder()
+    _dialect: Dialect = SparkDialect()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sparks: dict[str, str] = {}
+        self._own: Session | None = None
+        self.duckdb_sql(f"SET default_null_order = '{_NULLS}'")
+        for signature, body in MACROS.items():
+            self.duckdb_sql(f"CREATE OR REPLACE TEMP MACRO {signature} AS {body}")
+
+    @property
+    def conf(self) -> Settings:
+        """DuckDB's settings, and what was set of Spark's."""
+        return SparkSettings(self._runtime, self.duckdb_sql, self._sparks)
+
+    def create_dataframe(
+        self,
+        data: Any,
+        schema: Any = None,
+        samplingRatio: Any = None,  # noqa: N803 - PySpark's name
+        verifySchema: bool = True,  # noqa: N803
+    ) -> DataFrame:
+        """Rows as a DataFrame, whose types are inferred as by Spark; see `arrow_rows`."""
+        del samplingRatio, verifySchema
+        if isinstance(data, Iterator):
+            data = list(data)
+        is_named = schema is None or (
+            isinstance(schema, list | tuple) and all(isinstance(name, str) for name in schema)
+        )
+        if isinstance(data, list | tuple) and data and is_named:
+            data, schema = arrow_rows(data, schema), None
+        return super().create_dataframe(data, schema)
+
+    createDataFrame = create_dataframe  # noqa: N815 - PySpark's name
+
+    def stop(self) -> None:
+        """End the session, and the cluster that was started for it."""
+        super().stop()
+        own, self._own = self._own, None
+        if own is not None:
+            own.stop()
+
+
+def session(session: Session | None = None, **options: Any) -> SparkSession:
+    """Open a session in which text, types and tables are Spark's.
+
+    Args:
+        session: one over whose cluster and tables it is; None starts a cluster.
+        options: arguments of `minishark.connect`.
+    """
+    base = connect(**options) if session is None else session
+    runtime = base._runtime  # noqa: SLF001 - of another session's kind
+    made = SparkSession(base._group, Scope.of(runtime.scope), progress=runtime.progress)  # noqa: SLF001
+    made._own = base if session is None else None  # noqa: SLF001
+    return made
+
+
+@functools.wraps(connect)
+def _connected(**options: Any) -> SparkSession:
+    return session(**options)

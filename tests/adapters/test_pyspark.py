@@ -1,0 +1,185 @@
+"""Sessions in which text, types and tables are Spark's."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import minishark
+from minishark import functions as F
+from minishark import types
+from minishark.errors import AnalysisException, DataError, QueryError
+from minishark.session.session import Session
+from minishark.spark import SparkSession
+from minishark.spark import session as spark_session
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """A session of Spark's over a cluster of its own."""
+    with spark_session(in_process=True, nodes=1, progress=False) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("SELECT `id` FROM range(3) WHERE `id` > 0", [(1,), (2,)]),
+        ("SELECT named_struct('a', 1).a, array(1, 2)[0], map('k', 2)['k']", [(1, 1, 2)]),
+        ("SELECT x FROM (SELECT array(1, 2) AS a) LATERAL VIEW explode(a) t AS x", [(1,), (2,)]),
+        ("SELECT date_format(DATE '2026-03-04', 'yyyy/MM'), \"text\"", [("2026/03", "text")]),
+        (r"SELECT '50%' LIKE '50\\%', '50x' LIKE '50\\%'", [(True, False)]),
+        ("SELECT typeof(1), typeof('a'), typeof(1.5D), typeof(array(1))",
+         [("int", "string", "double", "array<int>")]),
+        ("SELECT dayofweek('2026-03-04'), 7 DIV 2", [(4, 3)]),
+        ("SELECT x FROM VALUES (1), (NULL), (2) AS t(x) ORDER BY x", [(None,), (1,), (2,)]),
+    ],
+)  # fmt: skip
+def test_text_is_sparks(spark: SparkSession, text: str, rows: list[Any]) -> None:
+    """Quotes, functions, escapes, the order of NULLs: as Spark reads them."""
+    assert rows == [tuple(row) for row in spark.sql(text).collect()]
+
+
+def test_texts_of_verbs_are_sparks(spark: SparkSession) -> None:
+    """In filter and selectExpr; what does not parse is a QueryError."""
+    frame = spark.createDataFrame([("a1", 1), ("b", None)], ["s", "n"])
+    assert ["a1"] == [row.s for row in frame.filter("`s` RLIKE '[0-9]'").collect()]
+    assert ["b"] == [row.s for row in frame.where("n <=> NULL").collect()]
+    assert [(2,), (None,)] == [
+        tuple(r) for r in frame.selectExpr("nvl(n, NULL) + 1 AS m").collect()
+    ]
+    with pytest.raises(QueryError, match="Parser Error"):
+        spark.sql("SELECT (1")
+
+
+def test_tables_are_drawn_as_by_spark(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also nested values, doubles, bytes, times and intervals; cut ones, and records."""
+    row = (1e10, 0.5, None, [1, None], {"k": True}, b"AB")
+    row = (*row, dt.datetime(2026, 1, 2, 3, 4, 5, 600))  # noqa: DTZ001 - as Spark's timestamps
+    frame = spark.createDataFrame([row, row], ["d", "h", "n", "l", "m", "b", "t"])
+    frame.limit(1).select("d", "h", "n", "l", "m", "b").show()
+    assert capsys.readouterr().out == (
+        "+------+---+----+---------+-----------+-------+\n"
+        "|     d|  h|   n|        l|          m|      b|\n"
+        "+------+---+----+---------+-----------+-------+\n"
+        "|1.0E10|0.5|NULL|[1, NULL]|{k -> true}|[41 42]|\n"
+        "+------+---+----+---------+-----------+-------+\n\n"
+    )
+    frame.select("t").show(1)
+    assert capsys.readouterr().out.endswith(
+        "|2026-01-02 03:04:...|\n+--------------------+\nonly showing top 1 row\n\n"
+    )
+    frame.select("t", "h").show(1, truncate=False, vertical=True)
+    records = capsys.readouterr().out
+    assert f"{'-RECORD 0':-<32}\n t   | 2026-01-02 03:04:05.0006 \n" in records
+    spark.sql("SELECT make_interval(1, 2, 0, 3, 4, 5, 6.5) AS i, named_struct('a', 'x') AS s").show(
+        truncate=False
+    )
+    assert "|1 years 2 months 3 days 4 hours 5 minutes 6.5 seconds|{x}|" in capsys.readouterr().out
+    spark.createDataFrame([(float("nan"), float("-inf"), 1.5e-5)], ["a", "b", "c"]).show()
+    assert "|NaN|-Infinity|1.5E-5|" in capsys.readouterr().out
+
+
+def test_types_are_sparks(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names, the schema, and its tree, whole or to a depth."""
+    rows = [(1, {"a": 1.5}, [minishark.Row(x=1, y="b")], (1, "z"), decimal.Decimal(1))]
+    frame = spark.createDataFrame(iter(rows), ["i", "m", "l", "t", "d"])
+    assert frame.dtypes == [
+        ("i", "bigint"),
+        ("m", "map<string,double>"),
+        ("l", "array<struct<x:bigint,y:string>>"),
+        ("t", "struct<_1:bigint,_2:string>"),
+        ("d", "decimal(38,18)"),
+    ]
+    field = types.StructField("i", types.LongType(), True)
+    assert types.StructType([field]) == frame.select("i").schema
+    assert "StructType([StructField('i', LongType(), True)])" == repr(frame.select("i").schema)
+    assert "DataFrame[i: bigint]" == repr(frame.select("i"))
+    frame.select("i", "m", "l").printSchema()
+    assert capsys.readouterr().out.splitlines() == [
+        "root",
+        " |-- i: long (nullable = true)",
+        " |-- m: map (nullable = true)",
+        " |    |-- key: string",
+        " |    |-- value: double (valueContainsNull = true)",
+        " |-- l: array (nullable = true)",
+        " |    |-- element: struct (containsNull = true)",
+        " |    |    |-- x: long (nullable = true)",
+        " |    |    |-- y: string (nullable = true)",
+    ]
+    frame.select("l").printSchema(1)
+    assert "root\n |-- l: array (nullable = true)\n" == capsys.readouterr().out
+
+
+def test_types_of_rows_are_inferred_as_by_spark(spark: SparkSession) -> None:
+    """What is mixed with texts is text; whole numbers and floats are floats; others do not mix."""
+    frame = spark.createDataFrame([(1, [1, "a"], None), (2.5, [], "x")], ["n", "l", "s"])
+    assert [("n", "double"), ("l", "array<string>"), ("s", "string")] == frame.dtypes
+    assert ["1", "a"] == frame.first().l
+    with pytest.raises(DataError, match="values of"):
+        spark.createDataFrame([(1,), ([1],)], ["n"])
+
+
+def test_names_that_are_not_there_are_ignored_where_spark_does(spark: SparkSession) -> None:
+    """By drop and withColumnRenamed; select raises what programs catch."""
+    frame = spark.range(1)
+    assert ["id"] == frame.drop("nowhere").withColumnRenamed("nowhere", "x").columns
+    with pytest.raises(AnalysisException):
+        frame.select("nowhere")
+
+
+def test_positions_are_columns(spark: SparkSession) -> None:
+    """In sort, from the end if negative, and in groupBy."""
+    frame = spark.createDataFrame([(1, "b"), (2, "a"), (2, "c")], ["n", "s"])
+    assert ["a", "c", "b"] == [row.s for row in frame.sort(-1, 2).collect()]
+    assert [(1, 1), (2, 2)] == [tuple(row) for row in frame.groupBy(1).count().sort(1).collect()]
+
+
+def test_settings_of_sparks_are_kept(spark: SparkSession) -> None:
+    """For who reads them again; the time zone has an effect."""
+    assert "true" == spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", False)
+    assert "false" == spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.unset("spark.sql.ansi.enabled")
+    assert "true" == spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")
+    assert (
+        1428520332
+        == spark.range(1).select(F.unix_timestamp(F.lit("2015-04-08 12:12:12"))).first()[0]
+    )
+    spark.conf.unset("spark.sql.session.timeZone")
+    assert "other" == spark.conf.get("spark.no.such", "other")
+
+
+def test_the_session_beside_it_keeps_duckdbs_meaning() -> None:
+    """Over one cluster both have the same tables, and each its own text."""
+    with minishark.connect(in_process=True, nodes=1) as native:
+        native.create_table("t", native.sql("SELECT unnest([1, NULL]) AS x"))
+        beside = spark_session(native)
+        text = "SELECT typeof(x), x FROM t ORDER BY x"
+        assert [("int", None), ("int", 1)] == [tuple(r) for r in beside.sql(text).collect()]
+        assert [("INTEGER", 1), ("INTEGER", None)] == [tuple(r) for r in native.sql(text).collect()]
+        assert ["x"] == beside.table("t").columns
+        assert [("x", "INTEGER")] == native.table("t").dtypes
+        assert beside.catalog.tableExists("t")
+        beside.stop()
+        assert 2 == native.table("t").count()
+
+
+def test_a_builder_makes_it() -> None:
+    """As PySpark's programs do; ending it ends its cluster."""
+    builder = SparkSession.builder.appName("a").config("in_process", True).config("nodes", 1)
+    made = builder.getOrCreate()
+    assert isinstance(made, SparkSession)
+    assert made is builder.getOrCreate()
+    base: Session | None = made._own
+    made.stop()
+    assert base is not None
+    assert base.is_stopped
+    assert made.is_stopped
