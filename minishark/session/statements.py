@@ -18,6 +18,7 @@ from minishark.errors import CatalogError, QueryError, TaskFailedError, Unsuppor
 from minishark.query.planner import check_files
 from minishark.session.runtime import Runtime
 from minishark.session.variables import missing_table_advice
+from minishark.tables.scratch_database import broken
 from minishark.tables.stores import counted
 
 _ROLLED_BACK = "A COMMIT has rolled back its transaction, which an error had aborted."
@@ -45,7 +46,15 @@ class Statements:
     def run(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> DataFrame:
         """Run all statements in a text but a last query, which runs when its rows are asked for."""
         with self.runtime.scope.transaction.aborted_by_errors():
-            return self._run(text, params)
+            try:
+                return self._run(text, params)
+            # The last one is of a database that is broken, and can't even roll back.
+            except (
+                duckdb.InternalException,
+                duckdb.FatalException,
+                duckdb.TransactionException,
+            ) as error:
+                raise broken(error) from error
 
     def _run(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None) -> DataFrame:
         with self.runtime.engine.binding(text):

@@ -52,6 +52,7 @@ from minishark.tables.store import kept_by_arrow
 from minishark.worker.columns import integers
 from minishark.worker.duckdb_slot import stored_types
 from minishark.worker.protocol import OutputKind, StageTask
+from minishark.worker.task_errors import internal_error
 from minishark.worker.writing import disk_full
 
 warnings.filterwarnings("ignore", "Arrow output on a DB-API result", module=__name__)
@@ -1399,6 +1400,12 @@ def _typed(rows: pa.Table, types: Iterable[object]) -> pa.Table:
     return rows
 
 
+def broken(error: duckdb.Error) -> TaskFailedError:
+    """What to tell of a mistake of DuckDB's own, after which the database here takes no more."""
+    advice = "That broke the DuckDB in the front end: connect again to change tables."
+    return TaskFailedError(f"{internal_error(error)}\n{advice}")
+
+
 def _translated(error: duckdb.Error) -> Exception:
     if isinstance(error, duckdb.InterruptException):
         return QueryCancelledError("The statement was cancelled.")
@@ -1409,6 +1416,8 @@ def _translated(error: duckdb.Error) -> Exception:
         )
     if isinstance(error, duckdb.IOException) and "No space left" in str(error):
         return ResourceError(disk_full(error))
+    if isinstance(error, duckdb.InternalException | duckdb.FatalException):
+        return broken(error)
     text = message_of(error)
     if isinstance(error, duckdb.CatalogException | duckdb.DependencyException):
         return AlreadyExistsError(text) if "already exists" in text else CatalogError(text)

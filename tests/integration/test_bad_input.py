@@ -74,6 +74,17 @@ def test_what_breaks_duckdb_breaks_no_session(session: Session) -> None:
     assert [{"a": 1}] == session.sql("FROM kept").to_arrow().to_pylist()
 
 
+def test_what_breaks_the_front_end_says_so() -> None:
+    """Few rows are searched there: what comes next fails, too, in plain words."""
+    seconds = pa.array([10**14, 1], pa.int64()).cast(pa.timestamp("s"))
+    with minishark.connect(in_process=True) as session:
+        session.create_table("late", pa.table({"t": seconds, "n": [1, 2]}))
+        for sql in ("DELETE FROM late WHERE t::VARCHAR = 'x'", "UPDATE late SET n = 3 WHERE n = 1"):
+            with pytest.raises(TaskFailedError, match=r"mistake of its own[^\0]*connect again"):
+                session.sql(sql)
+        assert [{"n": 2}] == session.sql("SELECT count(*) AS n FROM late").to_arrow().to_pylist()
+
+
 # Bytes
 
 
