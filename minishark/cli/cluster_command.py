@@ -297,9 +297,9 @@ def drain(*, name: str, which: str, wait_s: float, keys: str | None) -> int:
 @click.argument("name", default=_DEFAULT)
 @debug_option
 def stop(*, name: str) -> None:
-    """Stop a cluster's nodes on this machine, or with ray:NAME a cluster on Ray.
+    """Stop a cluster's nodes on this machine.
 
-    Its sessions lose the tables stored on these nodes.
+    With ray:NAME, stop a cluster on Ray. Its sessions lose the tables stored on these nodes.
     """
     from minishark.cluster.launch import stop_cluster
     from minishark.cluster.platforms import kept

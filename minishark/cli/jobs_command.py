@@ -159,10 +159,11 @@ def submit(
     keys: str | None,
     **terms: Any,
 ) -> int:
-    """Run a Python program on a node of a running cluster, supervised there.
+    """Run a Python program on a node of a running cluster.
 
-    It goes on when this command, the terminal or this machine end. minishark.connect() in it opens
-    a session on its cluster. It may be started several times: see --restart.
+    It is supervised there, and goes on when this command, the terminal or this machine end.
+    minishark.connect() in it opens a session on its cluster. It may be started several times: see
+    --restart.
 
     Options that are not listed here, and all after --, are the program's. Before --, those that
     look like one of these are refused.
@@ -257,7 +258,10 @@ def show(*, name: str, which: str, keys: str | None) -> None:
 @click.option("--follow", "-f", "follows", is_flag=True, help="Go on until the job is over.")
 @cluster_option
 def log(*, name: str, follows: bool, which: str, keys: str | None) -> None:
-    """Print what a job has printed: stdout and stderr, the last 4 MiB of them at most."""
+    """Print what a job has printed.
+
+    These are stdout and stderr, the last 4 MiB of them at most.
+    """
     with _jobs(which, keys) as client:
         state = client.find(name)
         if follows:
@@ -333,5 +337,5 @@ def _follow(client: JobsClient, state: JobState) -> int:
         if state.is_over:
             break
         time.sleep(_FOLLOW_S)
-    click.echo(f"{state.terms.name} is {state.status}: {state.ending}", err=True)
+    click.echo(f"{state.terms.name}: {state.ending}", err=True)
     return 0 if state.status == "done" else _STATUS_FAILURE

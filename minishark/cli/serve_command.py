@@ -96,10 +96,11 @@ def serve(
     verbose: bool,
     **options: Any,
 ) -> None:
-    """Serve a session to other programs by Arrow Flight SQL, until Ctrl-C.
+    """Serve a session to other programs by Arrow Flight SQL.
 
-    All clients see the same tables and views; settings, temporary tables, prepared statements and
-    the current schema are each connection's own. docs/tools.md says how tools connect.
+    Ctrl-C ends it. All clients see the same tables and views; settings, temporary tables, prepared
+    statements and the current schema are each connection's own. docs/tools.md says how tools
+    connect.
     """
     from minishark.adapters.flight.access import Access, check_exposure, read_token, read_users
     from minishark.cli.data import chosen_tables, load_all

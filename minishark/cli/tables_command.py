@@ -13,7 +13,10 @@ from minishark.cli.jobs_command import cluster_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @cluster_option
 def tables(*, as_json: bool, which: str, keys: str | None) -> None:
-    """List the tables that belong to a cluster, and outlive sessions (shared.NAME in SQL)."""
+    """List a cluster's tables that outlive sessions.
+
+    They are called shared.NAME in SQL.
+    """
     from minishark.cli.console import age, print_json, print_rows
     from minishark.cluster.launch import resolve
     from minishark.cluster.shared.visit import tables_of

@@ -896,7 +896,10 @@ class DataFrame(Frame, CamelCase):
         if self._query.local_rows is not None:
             raise OptionError("This statement ran in the front end, which records no metrics.")
         if self._query.metrics is None:
-            raise OptionError("This query has not run to its end yet; run it first.")
+            raise OptionError(
+                "This query has not run to its end (show() runs one for the first rows): call "
+                "collect() or to_arrow() first, or profile()."
+            )
         return self._query.metrics
 
     # Views, tables and files

@@ -15,6 +15,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from minishark.model.debugging import debugging, shorten
+
 if TYPE_CHECKING:
     from minishark.functions.public import *  # noqa: F403 - this is its public path
     from minishark.functions.table_functions import TableFunctions as TableFunctions
@@ -35,7 +37,12 @@ def __getattr__(name: str) -> Any:
     if "__all__" not in globals():
         names = ("__all__", *public.__all__)
         globals().update({function: getattr(public, function) for function in names})
-    return globals()[name] if name in globals() else public.__getattr__(name)
+    try:
+        return globals()[name] if name in globals() else public.__getattr__(name)
+    except AttributeError as error:
+        if not debugging():
+            shorten(error)
+        raise
 
 
 def __dir__() -> list[str]:

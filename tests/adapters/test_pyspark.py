@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,28 @@ def spark() -> Iterator[SparkSession]:
     """A session of Spark's over a cluster of its own."""
     with spark_session(in_process=True, nodes=1, progress=False) as made:
         yield made
+
+
+def test_imports_of_pyspark_sql_are_ported_by_name() -> None:
+    """A program has the same imports but for the name of the package."""
+    ported: dict[str, Any] = {}
+    lines = """
+        from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
+        from pyspark.sql import functions as F, types as T
+        from pyspark.sql.functions import *
+        from pyspark.sql.types import IntegerType, StructField, StructType
+        from pyspark.sql.window import Window as W, WindowSpec
+    """
+    exec(textwrap.dedent(lines).replace("pyspark.sql", "minishark.spark"), ported)
+    assert ported["F"].col is ported["col"] is F.col
+    assert ported["T"].StructType is ported["StructType"] is types.StructType
+    assert ported["Window"] is ported["W"] is minishark.Window
+    assert callable(ported["F"].damerau_levenshtein)  # DuckDB's functions are there as well
+    with pytest.raises(AttributeError, match="Did you mean levenshtein") as raised:
+        _ = ported["F"].levenstein
+    assert [entry.name for entry in raised.traceback] == [
+        "test_imports_of_pyspark_sql_are_ported_by_name"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -417,6 +417,17 @@ def _environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(ROOT)}
 
 
+@pytest.mark.parametrize("group", [[], ["cluster"], ["jobs"]])
+def test_lists_of_commands_are_not_cut(
+    group: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first sentence of each command's help fits into a line of 80 columns."""
+    assert run([*group, "--help"]) == 0
+    commands = capsys.readouterr().out.partition("Commands:\n")[2].partition("\n\n")[0]
+    assert [] == [line for line in commands.splitlines() if not line.endswith(".")]
+    assert "..." not in commands
+
+
 def test_help_imports_nothing_heavy() -> None:
     """`minishark --help` answers at once, for it loads neither DuckDB nor Arrow nor rich."""
     program = (

@@ -444,7 +444,7 @@ def test_windows_stay_where_they_are() -> None:
     one, other = Window.partition_by("k"), Window.partition_by("b")
     column = (F.sum("v").over(one) / F.sum("v")).over(other)
     expected = "(sum(v) OVER (PARTITION BY k)) / sum(v) OVER (PARTITION BY b)"
-    assert f"Column<{expected}>" == repr(column)
+    assert f"Column<'{expected}'>" == repr(column)
 
 
 def test_columns_in_calls_are_seen(few: DataFrame) -> None:

@@ -479,7 +479,7 @@ def test_a_query_is_submitted_and_its_rows_fetched_by_another_session(
         assert expected == table.to_pylist()
         assert ("done", 1, job.name) == (found.status, found.starts, found.name)
         assert "query" in [each.name for each in other.jobs()]
-        assert "It has ended by itself." in found.why()
+        assert "Done, with exit status 0." in found.why()
 
 
 @pytest.mark.slow

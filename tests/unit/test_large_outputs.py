@@ -156,7 +156,7 @@ def test_error_in_the_middle_of_the_rows(
     )
     with pytest.raises(TaskError, match="Could not convert") as found:
         runner.run(stage, EMPTY)
-    assert TaskProblem.SQL is found.value.detail.problem
+    assert TaskProblem.VALUE is found.value.detail.problem
     assert [] == _files(paths)
     assert (
         COUNT

@@ -225,7 +225,7 @@ class Jobs:
             self._end(state, Status.CANCELLED, "Cancelled.", at)
         elif exit_status == 0:
             ending = {"exit_status": 0, "result_bytes": result_bytes}
-            self._end(state, Status.DONE, "It has ended by itself.", at, **ending)
+            self._end(state, Status.DONE, "Done, with exit status 0.", at, **ending)
         elif not _may_restart(state.terms.restart, exit_status):
             self._end(state, Status.FAILED, f"It failed: {how}.", at, exit_status=exit_status)
         elif state.starts >= state.terms.attempts:
