@@ -22,7 +22,6 @@ import datetime as dt
 import decimal
 import functools
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -35,18 +34,18 @@ from minishark.dataframe.local import row_names, row_values
 from minishark.dataframe.runtime import note_session
 from minishark.dataframe.show import text_rows
 from minishark.errors import DataError, OptionError, QueryError
-from minishark.functions import expr
-from minishark.functions.tables import TEMPLATES
-from minishark.functions.templates import function_of
+from minishark.functions.in_text import CALLABLE, called
 from minishark.session.builder import SessionBuilder
 from minishark.session.catalog import Settings
 from minishark.session.connect import connect
 from minishark.session.scope import Scope
 from minishark.session.session import Session
-from minishark.sources.optional import library
 
-sqlglot = library("sqlglot", "spark")
-exp = sqlglot.exp
+try:
+    import sqlglot
+    from sqlglot import exp
+except ImportError as missing:
+    raise OptionError("Spark's SQL needs sqlglot: pip install 'minishark[spark]'.") from missing
 
 __all__ = ["SparkSession", "session"]
 
@@ -84,26 +83,19 @@ _SETTINGS = {
 
 # Text
 
-_ONE_CALL = re.compile(r"@\w+\([^@]*\)").fullmatch  # to which FILTER and OVER can be added
 # Theirs is the order of arguments in SQL, or a bare unit, or what may stand after the call.
 _OF_SQLGLOT = {
     "array", "ltrim", "rtrim",
     "dateadd", "datediff", "date_diff", "timestampadd", "timestampdiff",
 }  # fmt: skip
-_WITH_TEMPLATE = {
-    name
-    for name, each in TEMPLATES.items()
-    if ("@" not in "".join(each.sql) or _ONE_CALL("".join(each.sql))) and name not in _OF_SQLGLOT
-}
+_OURS = CALLABLE - _OF_SQLGLOT
 _Spark: Any = sqlglot.Dialect.get_or_raise("spark").__class__
 
 
 class _Parser(_Spark.Parser):  # type: ignore[misc]
     STRICT_CAST = True  # what does not fit is an error, as in ANSI mode
     FUNCTIONS: ClassVar[dict[str, Any]] = {
-        name: make
-        for name, make in _Spark.Parser.FUNCTIONS.items()
-        if name.lower() not in _WITH_TEMPLATE
+        name: make for name, make in _Spark.Parser.FUNCTIONS.items() if name.lower() not in _OURS
     }
 
 
@@ -181,14 +173,12 @@ def _as_meant(node: Any) -> Any:
 def _called(name: str, given: Sequence[Any]) -> Any:
     """A call of what `minishark.functions` has; None of anything else."""
     taken = not any(isinstance(each, exp.Distinct | exp.Star) for each in given)
-    if name not in _WITH_TEMPLATE or not taken:
+    if name not in _OURS or not taken:
         return None
     try:
-        made = function_of(TEMPLATES[name])(*(expr(_duckdb(each)) for each in given))
+        return exp.Var(this=called(name, list(map(_duckdb, given))))
     except (TypeError, OptionError) as error:
         raise QueryError(f"Binder Error: {error}") from error
-    text = made.sql(lambda reference: reference.name)
-    return exp.Var(this=text if "@" in TEMPLATES[name].sql else f"({text})")
 
 
 def _duckdb(node: Any) -> str:
