@@ -135,9 +135,8 @@ class Changes:
         Raises:
             NotHereError: as `apply`, as far as that is known before it runs.
         """
-        is_alone = not change.may_read
         self._check(sql, change)
-        self.scratch.check(table.in_scratch(sql), table.shell, is_alone=is_alone)
+        self._check_bound(sql, change, table)
         if isinstance(change, Insert):
             if self._reads_nothing(sql, change, table):
                 return _ADDED
@@ -158,7 +157,7 @@ class Changes:
             marks = self._marks(change, table, target) if is_patch and not is_last else None
             if marks is not None:
                 return f"{_MARKED}\n{stages(marks[0], None)}"
-            with table.numbered(is_alone=is_alone) as rows:
+            with table.numbered(is_alone=not change.may_read) as rows:
                 patched = target if is_patch else None
                 query, _ = self._patch_query(change, table, patched, rows)
                 how = _PATCHED if is_patch else f"{_SEARCHED} {_IN_SHELL}"
@@ -180,6 +179,11 @@ class Changes:
             raise NotHereError("RETURNING rowid needs DuckDB's own table.")
         if self.scratch.reads_catalog(change.clauses if isinstance(change, Insert) else sql):
             raise NotHereError(NO_CATALOG)
+
+    def _check_bound(self, sql: str, change: Change, table: ChangedTable[Any]) -> None:
+        """Raise what is wrong with a statement's names and types; macros may read other tables."""
+        is_alone = not (change.may_read or self.planning.names_definition(sql))
+        self.scratch.check(table.in_scratch(sql), table.shell, is_alone=is_alone)
 
     # INSERT
 
@@ -493,8 +497,7 @@ class Changes:
         added: pa.Table | Stored[Made] | None = None
         count = patched.rows
         try:
-            statement = table.in_scratch(sql)
-            self.scratch.check(statement, table.shell, is_alone=not change.may_read)
+            self._check_bound(sql, change, table)
             if isinstance(change, Merge) and change.adds:
                 added = self._added(sql, change, table)
                 count += added.num_rows if isinstance(added, pa.Table) else added.rows

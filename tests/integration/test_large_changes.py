@@ -407,6 +407,24 @@ def test_few_rows_are_found_where_they_are_stored(
     session.drop_table(name)
 
 
+def test_macros_that_read_tables_give_new_values(
+    session: Session, plain: duckdb.DuckDBPyConnection
+) -> None:
+    """Their own table or another one, which the statement does not name."""
+    name, _ = create(session, plain)
+    for sql in (
+        "CREATE TABLE other AS SELECT 7 AS a",
+        "CREATE MACRO of_other() AS (SELECT max(a) FROM other)",
+        f"CREATE MACRO of_itself() AS (SELECT max(k) FROM {name})",
+    ):
+        plain.execute(sql)
+        session.sql(sql)
+    compare(session, plain, name, f"UPDATE {name} SET g = of_other()", queries=1)
+    compare(session, plain, name, f"UPDATE {name} SET g = of_itself() WHERE k < 10", queries=1)
+    for what in ("MACRO of_other", "MACRO of_itself", "TABLE other", f"TABLE {name}"):
+        session.sql(f"DROP {what}")
+
+
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("least", [1, SIZES.patched])
 @pytest.mark.parametrize(
