@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -37,8 +38,9 @@ def _frames(error: BaseException) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def _ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in this file counts as minishark's."""
+def _ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is in this file counts as minishark's, and records of clusters are its own."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(debugging, "_OURS", ("minishark", __name__.partition(".")[0]))
     monkeypatch.delenv("MINISHARK_DEBUG", raising=False)
 
