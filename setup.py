@@ -26,7 +26,7 @@ TPCH = ["tpchgen-cli>=4"]
 LAB = ["matplotlib>=3.8"]
 NOTEBOOK = ["ipython>=8"]
 IBIS = ["ibis-framework>=12"]
-SPARK = ["sqlframe>=4.10"]
+SPARK = ["sqlframe>=4.10", "sqlglot>=30"]
 JOBLIB = ["joblib>=1.5"]
 RAY = ["ray[data]>=2.50"]  # the first with label selectors, by which nodes avoid each other
 DASK = ["distributed>=2024.8"]

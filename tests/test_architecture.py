@@ -409,7 +409,10 @@ def test_nobody_inside_uses_the_front_door() -> None:
 
 
 def test_pysparks_functions_have_one_door() -> None:
-    """Sessions take what they offer of them from `minishark.functions`; nobody else names them."""
+    """Sessions take what they offer of them from `minishark.functions`; Spark's text calls them.
+
+    Nobody else names them.
+    """
     users = {
         (module, name)
         for module in _inner_modules()
@@ -418,7 +421,10 @@ def test_pysparks_functions_have_one_door() -> None:
         if _is_in(name, "minishark.functions")
     }
     offered = ("minishark.functions.TableFunctions", "minishark.functions.TableValued")
-    assert {("minishark.session.session", name) for name in offered} == users
+    in_text = ("minishark.functions.in_text.CALLABLE", "minishark.functions.in_text.called")
+    assert {("minishark.session.session", name) for name in offered} | {
+        ("minishark.adapters.pyspark", name) for name in in_text
+    } == users
 
 
 def test_the_product_does_not_import_what_is_optional() -> None:

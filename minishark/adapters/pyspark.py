@@ -22,25 +22,30 @@ import datetime as dt
 import decimal
 import functools
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
-import sqlglot
-from sqlglot import exp
 
 from minishark.dataframe import DataFrame, types
 from minishark.dataframe.dialect import Dialect, DTypes
 from minishark.dataframe.local import row_names, row_values
+from minishark.dataframe.runtime import note_session
 from minishark.dataframe.show import text_rows
-from minishark.errors import DataError, QueryError
+from minishark.errors import DataError, OptionError, QueryError
+from minishark.functions.in_text import CALLABLE, called
 from minishark.session.builder import SessionBuilder
 from minishark.session.catalog import Settings
 from minishark.session.connect import connect
 from minishark.session.scope import Scope
 from minishark.session.session import Session
+
+try:
+    import sqlglot
+    from sqlglot import exp
+except ImportError as missing:
+    raise OptionError("Spark's SQL needs sqlglot: pip install 'minishark[spark]'.") from missing
 
 __all__ = ["SparkSession", "session"]
 
@@ -78,6 +83,27 @@ _SETTINGS = {
 
 # Text
 
+# Theirs is the order of arguments in SQL, or a bare unit, or what may stand after the call.
+_OF_SQLGLOT = {
+    "array", "ltrim", "rtrim",
+    "dateadd", "datediff", "date_diff", "timestampadd", "timestampdiff",
+}  # fmt: skip
+_OURS = CALLABLE - _OF_SQLGLOT
+_Spark: Any = sqlglot.Dialect.get_or_raise("spark").__class__
+
+
+class _Parser(_Spark.Parser):  # type: ignore[misc]
+    STRICT_CAST = True  # what does not fit is an error, as in ANSI mode
+    FUNCTIONS: ClassVar[dict[str, Any]] = {
+        name: make for name, make in _Spark.Parser.FUNCTIONS.items() if name.lower() not in _OURS
+    }
+
+
+class SparkText(_Spark):  # type: ignore[misc]
+    """Spark's dialect, in which what `minishark.functions` has is left to it."""
+
+    Parser = _Parser
+
 
 def duckdb_text(text: str) -> str:
     """Statements in Spark's SQL as DuckDB's.
@@ -85,25 +111,31 @@ def duckdb_text(text: str) -> str:
     Raises:
         QueryError: they are no Spark SQL; the message is sqlglot's.
     """
-    try:
-        parsed = sqlglot.parse(text, read="spark")
-    except sqlglot.errors.ParseError as error:
-        raise QueryError(f"Parser Error: {_told(error)}") from error
-    return ";\n".join(each.transform(_as_meant).sql("duckdb") for each in parsed if each)
+    return ";\n".join(each.transform(_as_meant).sql("duckdb") for each in _parsed(text) if each)
 
 
 def duckdb_expression(text: str) -> str:
     """An expression of Spark's SQL as DuckDB's."""
-    try:
-        parsed = sqlglot.parse_one(f"SELECT {text}", read="spark")
-    except sqlglot.errors.ParseError as error:
-        raise QueryError(f"Parser Error: {_told(error)}") from error
-    made: str = parsed.transform(_as_meant).sql("duckdb")
+    first, *others = _parsed(f"SELECT {text}")
+    if others:
+        raise QueryError(f"This is no expression, but several statements: {text}")
+    made: str = first.transform(_as_meant).sql("duckdb")
     return made.removeprefix("SELECT ")
 
 
-def _told(error: sqlglot.errors.ParseError) -> str:
-    return re.sub(r"\x1b\[\d*m", "", str(error))
+def _parsed(text: str) -> list[Any]:
+    try:
+        parsed: list[Any] = sqlglot.parse(text, read=SparkText)
+    except sqlglot.errors.ParseError as error:
+        at = error.errors[0]
+        near = f"{at['start_context']}{at['highlight']}{at['end_context']}".strip()
+        place = f"line {at['line']}, column {at['col']}"
+        raise QueryError(f"Parser Error: this is no Spark SQL at {place}: {near}") from error
+    except sqlglot.errors.TokenError as error:
+        raise QueryError(f"Parser Error: a quote or comment is not closed: {text}") from error
+    except RecursionError:
+        raise QueryError("Parser Error: the text is nested too deeply.") from None
+    return parsed
 
 
 def _as_meant(node: Any) -> Any:
@@ -112,12 +144,46 @@ def _as_meant(node: Any) -> Any:
         case exp.Table() if node.db.lower() == "global_temp":
             node.set("db", None)
         case exp.Table(this=exp.Anonymous(this=name)) if name.lower() == "range":
-            return node if node.alias else exp.alias_(node, "r", table=["id"])
+            named = node.alias_column_names
+            return node if named else exp.alias_(node, node.alias or "r", table=["id"])
         case exp.Like() | exp.ILike():
             return _with_escape(node)
-        case exp.DayOfWeek():  # from 1 for Sunday
-            return exp.paren(exp.Add(this=_inside(node), expression=exp.Literal.number(1)))
+        case exp.Anonymous() if not isinstance(node.parent, exp.Table | exp.Dot | exp.Lateral):
+            return _called(node.name.lower(), list(node.expressions)) or node
+        case exp.Substring():
+            return _called("substr", list(node.iter_expressions()))
+        case exp.Extract(this=exp.Var(this=part), expression=of):
+            return _called("extract", [exp.Literal.string(part), of])
+        case exp.ArraySort(expression=None):
+            last = [exp.Literal.string("ASC"), exp.Literal.string("NULLS LAST")]
+            return exp.func("list_sort", _inside(node).this, *last)
+        case exp.Quantile():
+            return exp.Anonymous(
+                this="quantile_cont", expressions=[*_inside(node).iter_expressions()]
+            )
+        case exp.StrToUnix():
+            return exp.cast(_inside(node), "BIGINT")
+        case exp.Lateral(this=exp.Explode(this=items)) if node.args.get("outer"):
+            text = _duckdb(items)
+            some = f"CASE WHEN len({text}) > 0 THEN {text} ELSE [NULL] END"
+            node.this.set("this", exp.Var(this=some))
     return node
+
+
+def _called(name: str, given: Sequence[Any]) -> Any:
+    """A call of what `minishark.functions` has; None of anything else."""
+    taken = not any(isinstance(each, exp.Distinct | exp.Star) for each in given)
+    if name not in _OURS or not taken:
+        return None
+    try:
+        return exp.Var(this=called(name, list(map(_duckdb, given))))
+    except (TypeError, OptionError) as error:
+        raise QueryError(f"Binder Error: {error}") from error
+
+
+def _duckdb(node: Any) -> str:
+    text: str = node.transform(_as_meant).sql("duckdb")
+    return text
 
 
 def _inside(node: Any) -> Any:
@@ -200,13 +266,17 @@ _KINDS = {"null": "void", "calendarinterval": "interval"}
 def arrow_rows(rows: Sequence[Any], names: Sequence[str] | None) -> pa.Table:
     """Rows as Spark infers their types: dicts are maps, Rows and tuples structs."""
     names = row_names(rows) if names is None else names
-    columns = list(zip(*(row_values(row, names) for row in rows), strict=True))
-    if len(columns) != len(names):
-        raise DataError(f"The rows have {len(columns)} values; the columns are {list(names)}.")
+    given = [row_values(row, names) for row in rows]
+    for number, row in enumerate(given, 1):
+        if len(row) != len(names):
+            raise DataError(f"Row {number} has {len(row)} values; the columns are {list(names)}.")
     made = []
-    for column in columns:
-        type_ = functools.reduce(_merged, map(_inferred, column), pa.null())
-        made.append(pa.array([_as(item, type_) for item in column], type_))
+    for name, column in zip(names, zip(*given, strict=True), strict=True):
+        try:
+            type_ = functools.reduce(_merged, map(_inferred, column), pa.null())
+            made.append(pa.array([_as(item, type_) for item in column], type_))
+        except (pa.ArrowException, OverflowError) as error:
+            raise DataError(f"No type of Spark's holds the values of {name!r}: {error}") from error
     return pa.table(made, names=list(names))
 
 
@@ -479,6 +549,11 @@ class SparkSession(Session):
         for signature, body in MACROS.items():
             self.duckdb_sql(f"CREATE OR REPLACE TEMP MACRO {signature} AS {body}")
 
+    @classmethod
+    def getActiveSession(cls) -> SparkSession | None:  # noqa: N802 - PySpark's name
+        """As `get_active_session`: PySpark's programs ask the class."""
+        return cls.get_active_session()
+
     @property
     def conf(self) -> Settings:
         """DuckDB's settings, and what was set of Spark's."""
@@ -522,7 +597,9 @@ def session(session: Session | None = None, **options: Any) -> SparkSession:
     base = connect(**options) if session is None else session
     runtime = base._runtime  # noqa: SLF001 - of another session's kind
     made = SparkSession(base._group, Scope.of(runtime.scope), progress=runtime.progress)  # noqa: SLF001
-    made._own = base if session is None else None  # noqa: SLF001
+    if session is None:
+        made._own = base  # noqa: SLF001
+        note_session(made)
     return made
 
 

@@ -13,7 +13,7 @@ from minishark.compiler.sql.connection import aside
 from minishark.dataframe.column import sql_type
 from minishark.dataframe.names import ident
 from minishark.dataframe.row import Row
-from minishark.dataframe.types import StructType, duckdb_schema, duckdb_type
+from minishark.dataframe.types import DataType, StructType, duckdb_schema, duckdb_type
 from minishark.errors import DataError
 from minishark.model.expressions import quote
 from minishark.tables.sources import arrow_table
@@ -79,7 +79,9 @@ def names_and_types(schema: SchemaLike) -> tuple[tuple[str, ...] | None, tuple[s
             return tuple(schema), tuple(sql_type(type_) for type_ in schema.values())
         case StructType():
             return tuple(schema.names), tuple(field.dataType.sql() for field in schema)
-        case str() if _TYPE_ALONE.fullmatch(schema.strip()):  # as in PySpark
+        case DataType():  # as in PySpark, a type alone is that of the column `value`
+            return ("value",), (schema.sql(),)
+        case str() if _TYPE_ALONE.fullmatch(schema.strip()):  # as above
             return _declared(f"value {duckdb_type(schema.strip())}")
         case str():
             of_pyspark = _OF_PYSPARK.search(schema) is not None

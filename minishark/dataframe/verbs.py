@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import duckdb
@@ -169,21 +170,28 @@ def ordered(select: Select, columns: Sequence[Any], ascending: bool | Sequence[b
 
 def _sort_key(item: Any, select: Select) -> Column:
     """A key of a sort; a whole number is the position of a column, or descending below 0."""
-    if not _is_position(item, select):
+    if not _is_whole(item):
         return column_or_name(item)
-    key = select.column_at(abs(item) - 1)
+    key = _at(abs(item), select)
     return key.desc() if item < 0 else key
-
-
-def _is_position(item: Any, select: Select) -> bool:
-    whole = isinstance(item, int) and not isinstance(item, bool)
-    return whole and 0 < abs(item) <= len(select.items)
 
 
 def group_key(item: Any, select: Select) -> Column:
     """A key of groups; a whole number is the position of a column, from 1."""
-    is_position = _is_position(item, select) and item > 0
-    return select.column_at(item - 1) if is_position else column_or_name(item)
+    return _at(item, select) if _is_whole(item) else column_or_name(item)
+
+
+def _is_whole(item: Any) -> bool:
+    return isinstance(item, Integral) and not isinstance(item, bool)
+
+
+def _at(place: int, select: Select) -> Column:
+    count = len(select.items)
+    if not 0 < place <= count:
+        raise ColumnError(
+            f"There is no column {place}: whole numbers are positions, from 1 to {count}."
+        )
+    return select.column_at(place - 1)
 
 
 def distinct(select: Select) -> Select:

@@ -36,7 +36,7 @@ class SessionBuilder(CamelCase, Generic[S]):
     """
 
     # Running sessions by their settings, for get_or_create; weak, so that it keeps none alive.
-    _made: ClassVar[weakref.WeakValueDictionary[str, Any]] = weakref.WeakValueDictionary()
+    _made: ClassVar[weakref.WeakValueDictionary[Any, Any]] = weakref.WeakValueDictionary()
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(
@@ -79,7 +79,8 @@ class SessionBuilder(CamelCase, Generic[S]):
 
     def get_or_create(self) -> S:
         """The running session with the same settings, or a new one."""
-        key = repr((self._name, sorted(self._settings.items())))
+        # What connects is of the key: another kind of session has builders, too.
+        key = self._connect, repr((self._name, sorted(self._settings.items())))
         with self._lock:
             session: S | None = self._made.get(key)
             if session is None or session.is_stopped:

@@ -8,12 +8,13 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import minishark
 from minishark import functions as F
 from minishark import types
-from minishark.errors import AnalysisException, DataError, QueryError
+from minishark.errors import AnalysisException, ColumnError, DataError, MinisharkError, QueryError
 from minishark.session.session import Session
 from minishark.spark import SparkSession
 from minishark.spark import session as spark_session
@@ -52,6 +53,7 @@ def test_imports_of_pyspark_sql_are_ported_by_name() -> None:
     ("text", "rows"),
     [
         ("SELECT `id` FROM range(3) WHERE `id` > 0", [(1,), (2,)]),
+        ("SELECT r.id FROM range(3) r WHERE id > 1", [(2,)]),
         ("SELECT named_struct('a', 1).a, array(1, 2)[0], map('k', 2)['k']", [(1, 1, 2)]),
         ("SELECT x FROM (SELECT array(1, 2) AS a) LATERAL VIEW explode(a) t AS x", [(1,), (2,)]),
         ("SELECT date_format(DATE '2026-03-04', 'yyyy/MM'), \"text\"", [("2026/03", "text")]),
@@ -60,6 +62,22 @@ def test_imports_of_pyspark_sql_are_ported_by_name() -> None:
          [("int", "string", "double", "array<int>")]),
         ("SELECT dayofweek('2026-03-04'), 7 DIV 2", [(4, 3)]),
         ("SELECT x FROM VALUES (1), (NULL), (2) AS t(x) ORDER BY x", [(None,), (1,), (2,)]),
+        ("SELECT substring('hello', 0, 2), left('abc', -1), ln(0), pmod(-7, 3), bround(2.5D)",
+         [("he", "", None, 2, 2.0)]),
+        (("SELECT weekday(DATE '2024-01-01'), extract(DOW FROM DATE '2024-01-07'),"
+         " date_add(DATE '2024-01-31', 1), unix_timestamp('1970-01-02 00:00:00')"),
+         [(0, 1, dt.date(2024, 2, 1), 86_400)]),
+        (("SELECT array_contains(array(1, NULL), 2), array_position(array(1), 3), array(1, 2)[1],"
+         " array_sort(array(3, NULL, 1)), cardinality(array(1)), ltrim('x', 'xa')"),
+         [(None, 0, 2, [1, 3, None], 1, "a")]),
+        (("SELECT id, x FROM range(2) LATERAL VIEW OUTER"
+         " explode(CASE WHEN id = 1 THEN array(7) END) t AS x ORDER BY id"), [(0, None), (1, 7)]),
+        ("SELECT percentile(x, 0.5), kurtosis(x), hex(max(x)) FROM VALUES (1), (2), (3), (4) t(x)",
+         [(2.5, -1.36, "4")]),
+        (("SELECT max(abs(x)) OVER (ORDER BY x), every(x < 2) OVER (ORDER BY x)"
+         " FROM VALUES (-2), (1), (3) AS t(x)"), [(2, True), (2, True), (3, False)]),
+        (("SELECT TRY_CAST('a' AS INT), datediff(MONTH, DATE '2024-01-01', DATE '2024-03-01'),"
+         " timestampdiff(DAY, DATE '2024-01-01', DATE '2024-01-03')"), [(None, 2, 2)]),
     ],
 )  # fmt: skip
 def test_text_is_sparks(spark: SparkSession, text: str, rows: list[Any]) -> None:
@@ -75,8 +93,28 @@ def test_texts_of_verbs_are_sparks(spark: SparkSession) -> None:
     assert [(2,), (None,)] == [
         tuple(r) for r in frame.selectExpr("nvl(n, NULL) + 1 AS m").collect()
     ]
-    with pytest.raises(QueryError, match="Parser Error"):
-        spark.sql("SELECT (1")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("SELECT (1", r"Parser Error: this is no Spark SQL at line 1, column 9: SELECT \(1$"),
+        ("SELECT 'abc", "Parser Error: a quote or comment is not closed: SELECT 'abc"),
+        (f"SELECT {'(' * 3000}1{')' * 3000}", "Parser Error: the text is nested too deeply"),
+        ("SELECT pmod(1)", r"Binder Error: pmod\(\): .*; it is pmod\(dividend, divisor\)"),
+        ("SELECT CAST('a' AS INT)", "Could not convert string 'a'"),
+    ],
+)
+def test_mistakes_in_text_are_told(spark: SparkSession, text: str, told: str) -> None:
+    """In plain words, without what sqlglot calls its parts."""
+    with pytest.raises(MinisharkError, match=told):
+        spark.sql(text).collect()
+
+
+def test_a_condition_is_one_expression(spark: SparkSession) -> None:
+    """No statement follows it."""
+    with pytest.raises(QueryError, match="no expression, but several statements"):
+        spark.range(1).filter("id = 0; DROP TABLE t")
 
 
 def test_tables_are_drawn_as_by_spark(
@@ -147,6 +185,13 @@ def test_types_of_rows_are_inferred_as_by_spark(spark: SparkSession) -> None:
     assert ["1", "a"] == frame.first().l
     with pytest.raises(DataError, match="values of"):
         spark.createDataFrame([(1,), ([1],)], ["n"])
+    with pytest.raises(DataError, match="Row 2 has 1 values"):
+        spark.createDataFrame([(1, 2), (3,)], ["m", "n"])
+    for value in (2**70, object()):
+        with pytest.raises(DataError, match="No type of Spark's holds the values of 'n'"):
+            spark.createDataFrame([(value,)], ["n"])
+    alone = spark.createDataFrame([1, 2], types.IntegerType())
+    assert ([("value", "int")], [(1,), (2,)]) == (alone.dtypes, [tuple(r) for r in alone.collect()])
 
 
 def test_names_that_are_not_there_are_ignored_where_spark_does(spark: SparkSession) -> None:
@@ -161,7 +206,14 @@ def test_positions_are_columns(spark: SparkSession) -> None:
     """In sort, from the end if negative, and in groupBy."""
     frame = spark.createDataFrame([(1, "b"), (2, "a"), (2, "c")], ["n", "s"])
     assert ["a", "c", "b"] == [row.s for row in frame.sort(-1, 2).collect()]
-    assert [(1, 1), (2, 2)] == [tuple(row) for row in frame.groupBy(1).count().sort(1).collect()]
+    for one in (1, np.int64(1)):
+        counted = frame.groupBy(one).count().sort(one)
+        assert [(1, 1), (2, 2)] == [tuple(row) for row in counted.collect()]
+    for place in (0, 3, -3, np.int64(3), 10**30):
+        with pytest.raises(ColumnError, match="positions, from 1 to 2"):
+            frame.sort(place)
+        with pytest.raises(ColumnError, match="positions, from 1 to 2"):
+            frame.groupBy(place)
 
 
 def test_settings_of_sparks_are_kept(spark: SparkSession) -> None:
@@ -200,8 +252,12 @@ def test_a_builder_makes_it() -> None:
     builder = SparkSession.builder.appName("a").config("in_process", True).config("nodes", 1)
     made = builder.getOrCreate()
     assert isinstance(made, SparkSession)
-    assert made is builder.getOrCreate()
+    assert made is builder.getOrCreate() is SparkSession.getActiveSession()
     base: Session | None = made._own
+    native = minishark.Session.builder.app_name("a").config("in_process", True).config("nodes", 1)
+    with native.get_or_create() as other:
+        assert not isinstance(other, SparkSession)
+        assert other is not base
     made.stop()
     assert base is not None
     assert base.is_stopped

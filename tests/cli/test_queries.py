@@ -119,13 +119,16 @@ def test_a_folder_has_tables_of_all_kinds_of_files(tmp_path: Path) -> None:
 
 
 def test_files_of_one_name_are_called_after_their_endings(tmp_path: Path) -> None:
-    """So all others are there, too; what would be the same even so is refused with both names."""
-    for name in ("a.csv", "a.json", "b.csv", "c.csv", "c/1.csv"):
+    """So all others are there, too, as case makes no other table.
+
+    What would be the same even so is refused with both names.
+    """
+    for name in ("a.csv", "A.json", "b.csv", "c.csv", "c/1.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    assert ["a_csv", "a_json", "b", "c", "c_csv"] == list(find_tables(tmp_path))
-    (tmp_path / "a_csv.csv").touch()
-    with pytest.raises(DataError, match=r"a\.csv and .*a_csv\.csv would be the table a_csv"):
+    assert ["A_json", "a_csv", "b", "c", "c_csv"] == list(find_tables(tmp_path))
+    (tmp_path / "A_csv.csv").touch()
+    with pytest.raises(DataError, match=r"A_csv\.csv and .*a\.csv would be the table a_csv"):
         find_tables(tmp_path)
 
 

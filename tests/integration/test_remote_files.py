@@ -53,7 +53,7 @@ def bucket(server: S3Server, local: Path) -> str:
 
 @pytest.fixture(scope="module")
 def session(server: S3Server) -> Iterator[Session]:
-    """Two executors that know the store from the session's options only."""
+    """Two executors, in this process."""
     with minishark.connect(
         in_process=True, nodes=2, partitions=2, single_task_rows=0, storage_options=server.options
     ) as session:
@@ -91,6 +91,18 @@ def test_answers_are_those_of_local_files(
     expected = duckdb.sql(query.format(local)).fetchall()
     answer = [tuple(row) for row in session.sql(query.format(bucket)).collect()]
     assert sorted(map(repr, expected)) == sorted(map(repr, answer))
+
+
+@pytest.mark.slow
+def test_executors_know_the_store_from_the_options_only(
+    server: S3Server, bucket: str, local: Path
+) -> None:
+    """In processes of their own."""
+    query = "SELECT k, count(*), sum(i) FROM read_parquet('{}/p/**/*.parquet') GROUP BY k"
+    with minishark.connect(
+        nodes=2, partitions=2, single_task_rows=0, storage_options=server.options
+    ) as session:
+        test_answers_are_those_of_local_files(session, bucket, local, query)
 
 
 @pytest.mark.slow

@@ -59,18 +59,19 @@ def find_tables(folder: Path) -> dict[str, str]:
     except OSError as error:
         raise DataError(f"Can't read {folder} ({error.strerror}).") from error
     found = list(_found(entries))
-    names = Counter(_name(entry) for entry, _ in found)
+    names = Counter(_name(entry).lower() for entry, _ in found)  # case makes no other table
     paths: dict[str, str] = {}
+    taken: dict[str, str] = {}
     for entry, path in found:
         name = _name(entry)
-        if names[name] > 1:  # a.csv and a.json are a_csv and a_json
+        if names[name.lower()] > 1:  # a.csv and a.json are a_csv and a_json
             name = re.sub(r"\W+", "_", str(entry.relative_to(folder)))
-        if name in paths:
+        if other := taken.get(name.lower()):
             raise DataError(
-                f"Both {paths[name]} and {path} would be the table {name}: rename one, or name "
+                f"Both {other} and {path} would be the table {name}: rename one, or name "
                 "files instead of the folder."
             )
-        paths[name] = path
+        paths[name] = taken[name.lower()] = path
     if not paths:
         raise DataError(
             f"There are no tables in {folder}: files that end in {', '.join(FILES)}, "
