@@ -22,7 +22,9 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _Class = TypeVar("_Class", bound=type)
 
-_MISTAKES = (AnalysisException, OptionError, TaskFailedError, UnsupportedError)
+_MISTAKES = (
+    AnalysisException, KeyboardInterrupt, OptionError, TaskFailedError, UnsupportedError,
+)  # fmt: skip
 _UNEXPECTED = re.compile(r"\.(\w+)\(\) got an unexpected keyword argument '(\w+)'$")
 
 
@@ -42,7 +44,7 @@ def door(method: Callable[_P, _R]) -> Callable[_P, _R]:
         def called(*args: _P.args, **kwargs: _P.kwargs) -> Any:
             try:
                 yield from method(*args, **kwargs)
-            except Exception as error:
+            except (Exception, KeyboardInterrupt) as error:
                 _tell(error, method)
                 raise
 
@@ -52,15 +54,15 @@ def door(method: Callable[_P, _R]) -> Callable[_P, _R]:
         def called(*args: _P.args, **kwargs: _P.kwargs) -> Any:
             try:
                 return method(*args, **kwargs)
-            except Exception as error:
+            except (Exception, KeyboardInterrupt) as error:
                 _tell(error, method)
                 raise
 
     return called
 
 
-def _tell(error: Exception, method: Callable[..., Any]) -> None:
-    """Shorten an error that a user's mistake or function has made."""
+def _tell(error: BaseException, method: Callable[..., Any]) -> None:
+    """Shorten an error that a user's mistake, function or Ctrl-C has made."""
     if debugging():
         return
     if isinstance(error, _MISTAKES):  # the message is all that DuckDB or the system said

@@ -63,7 +63,7 @@ def _by_options(function: Callable[_P, _T]) -> Callable[_P, _T]:
         try:
             check_options(given, _where(given.get("cluster")))
             return bound(**given)
-        except MinisharkError as error:
+        except (MinisharkError, KeyboardInterrupt) as error:
             if not debugging():
                 shorten(error, cause=error.__cause__)
             raise

@@ -290,6 +290,7 @@ MISTAKES: dict[str, Callable[[Any], Any]] = {
     "a Parquet file to read": lambda w: w.s.read.parquet(w.folder / "bad.parquet"),
     "a pattern without files": lambda w: w.s.read.parquet(w.folder / "*.parq"),
     "a spreadsheet": lambda w: w.s.create_table("x", w.folder / "book.xlsx"),
+    "a file in SQL with a misspelt ending": sql("FROM 'sales.cvs'"),
     "a file in SQL of another kind": lambda w: w.s.sql(f"FROM '{w.folder}/notes.txt'"),
     "load without a format": lambda w: w.s.read.load(w.folder / "cities.csv"),
     "a bucket that can't be reached": lambda w: w.s.read.parquet("s3://nowhere/x.parquet"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -19,26 +20,27 @@ from minishark.model import debugging
 class _Door:
     """Public methods that fail in several ways, two calls below."""
 
-    error: Exception
+    error: BaseException
 
     def open(self, key: str = "", *, quietly: bool = False) -> None:
         """Fail."""
         _deeper(self.error)
 
 
-def _deeper(error: Exception) -> None:
+def _deeper(error: BaseException) -> None:
     raise error from LookupError("of DuckDB")
 
 
-def _frames(error: Exception) -> list[str]:
+def _frames(error: BaseException) -> list[str]:
     with pytest.raises(type(error)) as caught:
         _Door(error).open()
     return [frame.name for frame in traceback.extract_tb(caught.tb)][1:]
 
 
 @pytest.fixture(autouse=True)
-def _ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in this file counts as minishark's."""
+def _ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is in this file counts as minishark's, and records of clusters are its own."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(debugging, "_OURS", ("minishark", __name__.partition(".")[0]))
     monkeypatch.delenv("MINISHARK_DEBUG", raising=False)
 
@@ -52,6 +54,11 @@ def test_mistakes_are_shown_without_our_frames(monkeypatch: pytest.MonkeyPatch) 
     mistake = QueryError("no table")
     assert ["called", "open", "_deeper"] == _frames(mistake)
     assert isinstance(mistake.__cause__, LookupError)
+
+
+def test_ctrl_c_ends_at_the_users_line() -> None:
+    """Where we waited says nothing to who has enough of it."""
+    assert [] == _frames(KeyboardInterrupt())
 
 
 def test_what_is_no_mistake_has_all_frames() -> None:

@@ -123,6 +123,16 @@ def _relative_path(match: re.Match[str], _excerpt: str) -> str:
     return f"The path is relative to {Path.cwd()}; * and ? in it match several files."
 
 
+def _unread_file(match: re.Match[str], excerpt: str) -> str:
+    name = match[1]
+    if f"'{name}'" not in excerpt:
+        return ""
+    return (
+        f"A file is told by its ending, such as .csv, .json or .parquet: is '{name}' misspelt? "
+        f"Others are read by read_csv('{name}') and the like."
+    )
+
+
 def _always(text: str) -> Callable[[re.Match[str], str], str]:
     return lambda _found, _excerpt: text
 
@@ -132,6 +142,7 @@ _ADVICE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...]
     for pattern, advice in (
         ("^Parser Error: syntax error at or near", _misspelt_keyword),
         (r'Referenced column "([^"]+)" not found', _unknown_column),
+        (r"^Catalog Error: Table with name (.*[./].*) does not exist", _unread_file),
         (
             r"argument types '\+\(.*(?:VARCHAR|STRING_LITERAL)",
             _always(
