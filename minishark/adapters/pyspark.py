@@ -428,6 +428,10 @@ class SparkDialect(Dialect):
         """An expression of Spark's SQL as DuckDB's."""
         return duckdb_expression(text)
 
+    def has_function(self, name: str) -> bool:
+        """Whether it is one of `minishark.functions`, which texts call."""
+        return name.lower() in _OURS
+
     def there(self, names: Sequence[Any], columns: Sequence[str]) -> Sequence[Any]:
         """Spark ignores names that are not there."""
         known = {name.lower() for name in columns}

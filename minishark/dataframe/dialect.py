@@ -23,6 +23,11 @@ class Dialect:
         """DuckDB's SQL of an expression, such as `filter` takes."""
         return text
 
+    def has_function(self, name: str) -> bool:
+        """Whether texts have a function of that name, which DuckDB need not have."""
+        del name
+        return False
+
     def there(self, names: Sequence[Any], columns: Sequence[str]) -> Sequence[Any]:
         """Of the names that `drop` and `with_column_renamed` take, those that are looked up."""
         del columns

@@ -248,6 +248,8 @@ class UserFunctions:
             OptionError: DuckDB has a function of that name, or `fn` can't be pickled.
         """
         check_callable("udf.register", fn)
+        if self._runtime.dialect.has_function(name):
+            raise OptionError(f"SQL has a function {name!r}; choose another name.")
         if isinstance(fn, PythonFunction):
             if fn.of_groups:
                 raise UnsupportedError("SQL can't call a function of groups; use it with agg().")

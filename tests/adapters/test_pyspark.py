@@ -14,7 +14,14 @@ import pytest
 import minishark
 from minishark import functions as F
 from minishark import types
-from minishark.errors import AnalysisException, ColumnError, DataError, MinisharkError, QueryError
+from minishark.errors import (
+    AnalysisException,
+    ColumnError,
+    DataError,
+    MinisharkError,
+    OptionError,
+    QueryError,
+)
 from minishark.session.session import Session
 from minishark.spark import SparkSession
 from minishark.spark import session as spark_session
@@ -109,6 +116,14 @@ def test_mistakes_in_text_are_told(spark: SparkSession, text: str, told: str) ->
     """In plain words, without what sqlglot calls its parts."""
     with pytest.raises(MinisharkError, match=told):
         spark.sql(text).collect()
+
+
+def test_functions_of_users_have_other_names(spark: SparkSession) -> None:
+    """One of a name that text has would never be called."""
+    with pytest.raises(OptionError, match="SQL has a function 'mask'; choose another name"):
+        spark.udf.register("mask", len, "int")
+    spark.udf.register("letters", lambda text: len(text), "int")  # noqa: PLW0108 - has a signature
+    assert [(2,)] == [tuple(row) for row in spark.sql("SELECT letters('ab')").collect()]
 
 
 def test_a_condition_is_one_expression(spark: SparkSession) -> None:
