@@ -24,7 +24,7 @@ import duckdb
 import pyarrow as pa
 
 from minishark.compiler.sql.connection import aside
-from minishark.compiler.sql.tokens import without_comments
+from minishark.compiler.sql.tokens import sql_tokens, without_comments
 from minishark.dataframe.duckdb_functions import (
     WINDOWS_ONLY,
     is_aggregate,
@@ -35,7 +35,7 @@ from minishark.dataframe.literals import literal
 from minishark.dataframe.names import CamelCase, ident, snake_case, spelt_otherwise
 from minishark.dataframe.pandas_names import column_hint
 from minishark.dataframe.types import DataType, duckdb_type
-from minishark.errors import OptionError
+from minishark.errors import OptionError, QueryError
 
 if TYPE_CHECKING:
     from minishark.dataframe.window import WindowSpec
@@ -967,6 +967,8 @@ def text_column(sql: Any) -> Column:
     """The user's SQL text, without comments."""
     if not isinstance(sql, str) or not sql.strip():
         raise OptionError("An expression is SQL text, such as 'a + 1'.")
+    if ";" in sql and any(token.text == ";" for token in sql_tokens(sql)):
+        raise QueryError(f"This is no expression, but several statements: {sql}")
     return Column((Text(without_comments(sql)),), kind=Kind.FREE)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from minishark.compiler.sql.changes import Insert
+from minishark.compiler.sql.changes import Insert, NewTable
 from minishark.compiler.sql.statements import (
     AlterTable,
     ChangeRows,
@@ -244,10 +244,14 @@ class MemoryStore(TableStore):
                 return Definition(statement.sql, target.path)
             if is_view:
                 raise CatalogError(f"{target.name} is a view: write DROP VIEW.")
-        is_temporary = isinstance(statement, CreateTable) and statement.is_temporary
         is_here = context.scratch.is_alone(statement.sql)
+        is_temporary = isinstance(statement, CreateTable) and statement.is_temporary
         if self._open is not None and (is_temporary or is_here):
             raise UnsupportedError(NOT_IN_TRANSACTION)
+        if isinstance(statement, CreateTable) and statement.is_temporary:
+            if statement.table.exists_ok and statement.table.target[-1] in context.catalog:
+                return counted(0)
+            self._check_not_hidden(statement.table)
         match statement:
             case CreateTableAs() if target is not None and context.scratch.reads_catalog(
                 statement.sql
@@ -502,6 +506,19 @@ class MemoryStore(TableStore):
             with self.context.tables.folder(changed.name) as folder:
                 made.append(built(self.context.tables, changed, folder))
         return made
+
+    def _check_not_hidden(self, created: NewTable) -> None:
+        """Raise AlreadyExistsError if a temporary table has the name of one that all see.
+
+        It would be in the same schema, in this session, and take the other's place.
+        """
+        name = created.target[-1]
+        if name in self.context.catalog and not created.replaces:
+            raise AlreadyExistsError(
+                f'Catalog Error: Table with name "{name}" already exists! Temporary tables of this '
+                "session are in the schema main: take another name, or session.new_session(), "
+                "whose temporary tables are its own."
+            )
 
     def _check_free(self, name: str, target: Target) -> None:
         """Raise AlreadyExistsError if a table can't be created as, or renamed to, this name.

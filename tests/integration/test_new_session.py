@@ -14,6 +14,7 @@ import pytest
 
 import minishark
 from minishark.errors import (
+    AlreadyExistsError,
     ClusterError,
     QueryCancelledError,
     QueryError,
@@ -482,3 +483,16 @@ def test_statements_are_interrupted_from_another_thread(root: Session, sql: str)
         assert not thread.is_alive()
         assert isinstance(failed[0], QueryCancelledError)
         assert [(1,)] == _rows(one, "SELECT 1")
+
+
+def test_temporary_tables_of_the_first_session_take_no_table_s_place() -> None:
+    """They are in the schema main, where one of the same name would replace what is stored."""
+    with minishark.connect(in_process=True) as session:
+        session.sql("CREATE TABLE t AS SELECT i FROM range(10) r(i)")
+        for columns in ("AS SELECT 100 AS i", "(i INTEGER)"):
+            with pytest.raises(AlreadyExistsError, match="new_session"):
+                session.sql(f"CREATE TEMP TABLE t {columns}")
+            session.sql(f"CREATE TEMP TABLE IF NOT EXISTS t {columns}")
+        assert [(45,)] == session.sql("SELECT sum(i) FROM t").collect()
+        session.sql("CREATE OR REPLACE TEMP TABLE t AS SELECT 100 AS i")
+        assert [(100,)] == session.sql("FROM t").collect()

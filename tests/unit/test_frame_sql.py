@@ -21,7 +21,7 @@ from minishark.dataframe.dialect import DUCKDB
 from minishark.dataframe.frame import relation_frame
 from minishark.dataframe.literals import literal
 from minishark.dataframe.names import ident, snake_case
-from minishark.errors import ColumnError, OptionError
+from minishark.errors import ColumnError, OptionError, QueryError
 from minishark.model.expressions import Column as TypedColumn
 from minishark.model.expressions import Schema
 
@@ -336,6 +336,14 @@ def test_what_no_literal_can_hold_raises(value: Any) -> None:
     """A value without a literal is a typed error."""
     with pytest.raises(OptionError):
         literal(value)
+
+
+def test_a_text_of_several_statements_is_no_expression(t: DataFrame) -> None:
+    """It would run what follows; a semicolon in a text or a comment is part of it."""
+    for made in (t.filter, lambda sql: t.select(F.expr(sql))):
+        with pytest.raises(QueryError, match="several statements"):
+            made("a > 1; DROP VIEW v")
+    assert "c = ';'" in t.filter("c = ';' -- ; none").sql()
 
 
 # Readability
