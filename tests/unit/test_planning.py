@@ -73,6 +73,15 @@ def test_bind_errors_are_duckdbs(planning: PlanningDatabase, sql: str) -> None:
     assert str(expected.value).splitlines()[0] == str(found.value).splitlines()[0]
 
 
+def test_several_statements_are_no_query(planning: PlanningDatabase) -> None:
+    """A type in text may hold a second one; nothing of that runs."""
+    with pytest.raises(QueryError, match="several statements"):
+        planning.bind("SELECT CAST(a AS INT) FROM items; CREATE TABLE made (i INT); SELECT 1")
+    with pytest.raises(QueryError, match="made"):
+        planning.bind("FROM made")
+    assert planning.bind("SELECT ';' AS a;").schema
+
+
 def test_python_variables_are_no_tables(planning: PlanningDatabase) -> None:
     """A frame of the caller's that has a table's name does not become one."""
     frame = duckdb.sql("SELECT 1 AS a").to_arrow_table()

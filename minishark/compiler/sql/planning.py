@@ -653,6 +653,8 @@ class PlanningDatabase:
             if bound is None:
                 self._check_pivots(sql)
                 try:
+                    if ";" in sql and parsed is None and len(self._con.extract_statements(sql)) > 1:
+                        raise QueryError(f"This is no query, but several statements: {sql}")
                     with self._seen():
                         schema = _schema(self._con.sql(parsed or sql))
                 except duckdb.Error as error:
