@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import hypothesis.strategies as st
-from hypothesis import given
+from hypothesis import example, given
 from msgspec import structs
 
 from minishark.cluster.jobs.machine import DEAD_S, FENCE_S, SILENT_S, Jobs
@@ -239,6 +239,10 @@ def _troubles(draw: st.DrawFn) -> list[tuple[float, str, int]]:
 
 
 @given(troubles=_troubles())
+# The owner is cut off for 2 s, or for 9; then another is, which is about to take over.
+@example(troubles=[(1.5, "cut", 1), (2.25, "cut", 2), (25.0, "heal", 0)])
+@example(troubles=[(0.5, "cut", 1), (9.5, "cut", 2), (4.25, "freeze", 1)])
+@example(troubles=[(1.25, "cut", 1), (10.0, "cut", 2), (26.75, "heal", 1)])
 def test_a_job_ends_and_never_runs_twice_at_a_time(troubles: list[tuple[float, str, int]]) -> None:
     """Whatever is cut, suspended or killed, for less than two minutes, if one node is left."""
     world = World(4)

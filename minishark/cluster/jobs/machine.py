@@ -42,7 +42,9 @@ from minishark.cluster.jobs.records import (
 FENCE_S = 7.0
 SILENT_S = 10.0
 DEAD_S = 120.0
-_BACK_S = 3.0  # with others again, before a program is started again: they tell every second
+# With others again, before a program is started again: until then, one that was started elsewhere,
+# by a node that is cut off now, has told of that or has ended.
+_BACK_S = FENCE_S + 1.0
 _PAUSE_S = 2.0  # between signs of life; less than what is between FENCE_S and SILENT_S
 FENCE_ALONE_S = 100.0  # of an owner of which no majority can take over
 _DELAY_S = 0.5
@@ -391,7 +393,8 @@ class Jobs:
             version=0,
             owner=self.me.home,
             node=self.me.name,
-            holders=tuple(holder for holder in counted if holder.home != state.owner),
+            # A silent owner still counts: it may be with a majority that this node is not part of.
+            holders=tuple(holder for holder in counted if holder.home not in self._dead),
             status=Status.WAITING,
             history=state.noted(why, at),
         )
@@ -423,8 +426,14 @@ class Jobs:
         return home in self._dead or self._heard.silent_s(home, now) > after_s
 
     def _is_steady(self, home: str, now: float) -> bool:
-        """Whether this node has been with another for as long as a silent owner was not."""
-        return home == self.me.home or now - self._since.get(home, now) >= SILENT_S
+        """Whether this node has been with another for as long as a silent owner was not.
+
+        And still is: the owner may be with who was not heard lately.
+        """
+        if home == self.me.home:
+            return True
+        is_with = self._heard.silent_s(home, now) <= _PAUSE_S
+        return is_with and now - self._since.get(home, now) >= SILENT_S
 
     def _is_dead(self, home: str, now: float) -> bool:
         return self._is_silent(home, now, DEAD_S)
