@@ -245,13 +245,15 @@ class MemoryStore(TableStore):
             if is_view:
                 raise CatalogError(f"{target.name} is a view: write DROP VIEW.")
         is_here = context.scratch.is_alone(statement.sql)
-        is_temporary = isinstance(statement, CreateTable) and statement.is_temporary
-        if self._open is not None and (is_temporary or is_here):
-            raise UnsupportedError(NOT_IN_TRANSACTION)
+        temporary: NewTable | None = None
         if isinstance(statement, CreateTable) and statement.is_temporary:
-            if statement.table.exists_ok and statement.table.target[-1] in context.catalog:
+            temporary = statement.table
+        if self._open is not None and (temporary is not None or is_here):
+            raise UnsupportedError(NOT_IN_TRANSACTION)
+        if temporary is not None and temporary.target[-1] in context.catalog:
+            if temporary.exists_ok:
                 return counted(0)
-            self._check_not_hidden(statement.table)
+            self._check_replaces(temporary)
         match statement:
             case CreateTableAs() if target is not None and context.scratch.reads_catalog(
                 statement.sql
@@ -507,13 +509,13 @@ class MemoryStore(TableStore):
                 made.append(built(self.context.tables, changed, folder))
         return made
 
-    def _check_not_hidden(self, created: NewTable) -> None:
-        """Raise AlreadyExistsError if a temporary table has the name of one that all see.
+    def _check_replaces(self, created: NewTable) -> None:
+        """Raise AlreadyExistsError if a temporary table has another's name and may not replace it.
 
-        It would be in the same schema, in this session, and take the other's place.
+        It is in the same schema, in this session, and would take the other's place.
         """
         name = created.target[-1]
-        if name in self.context.catalog and not created.replaces:
+        if not created.replaces:
             raise AlreadyExistsError(
                 f'Catalog Error: Table with name "{name}" already exists! Temporary tables of this '
                 "session are in the schema main: take another name, or session.new_session(), "
