@@ -57,6 +57,7 @@ from minishark.worker.columns import as_numbers
 
 _NEVER = sys.maxsize
 _RUNS_MAX = 8  # of a statement whose rows have keys that stored rows have
+_CANDIDATES_MAX = 1_000  # rows that may be concerned, which are not searched once more
 Made = TypeVar("Made")
 
 
@@ -339,6 +340,9 @@ class Changes:
         rows = self._searchable_here(change, table)
         if rows is None:
             return None
+        is_counted = isinstance(change, Delete) and not change.returning
+        if rows.num_rows <= _CANDIDATES_MAX and not is_counted:
+            return rows  # the statement itself sorts them out
         with self.searching() as stoppable:
             query = queries.concerned(change, quote(ROWS), "*")
             concerned = self.scratch.select(query, rows, stoppable=stoppable)

@@ -33,6 +33,7 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any, TypeVar
 
 import numpy as np
@@ -53,13 +54,14 @@ from minishark.model.catalog import (
     row_place,
 )
 from minishark.model.expressions import Column
-from minishark.model.predicates import Predicate
+from minishark.model.predicates import Comparison, Predicate
 from minishark.query.inputs import lost_partitions, partition_slices
 from minishark.sources.bounds import Bounds, may_match
-from minishark.worker.columns import as_numbers, integers, no_texts
+from minishark.worker.columns import as_numbers, integers, no_texts, numbers_of
 from minishark.worker.dictionaries import dictionary_type, without_dictionaries
 from minishark.worker.outputs import BATCH_ROWS
 from minishark.worker.protocol import FileSlice
+from minishark.worker.statistics import batch_bounds, has_batch_bounds
 from minishark.worker.store import FolderMissingError, InputMissingError, Store
 from minishark.worker.visible_rows import (
     further_constants,
@@ -87,6 +89,20 @@ NEW_PARTITION_ROWS = 250_000
 _NEW_PARTITIONS_MAX = 8  # that the front end adds at once
 _VALUES_MAX = 8_192  # of a dictionary
 _BOUNDED_MAX = 4_096  # columns of files of which bounds are remembered
+_MEASURED_MAX = 256  # files of which all is remembered that was measured
+_SEARCHED_ROWS = 8 << 20  # of which one process compares a column in less time than tasks begin
+_COMPARISONS = {
+    Comparison.EQUAL: "equal",
+    Comparison.IN: "is_in",
+    Comparison.LESS: "less",
+    Comparison.LESS_OR_EQUAL: "less_equal",
+    Comparison.GREATER: "greater",
+    Comparison.GREATER_OR_EQUAL: "greater_equal",
+}
+"""Functions of Arrow by what they compare."""
+
+_EPOCH = date(1970, 1, 1)
+
 _DELTA_SHARE = 0.25  # of a partition's rows, from which on its deltas are merged with its file
 
 
@@ -269,9 +285,22 @@ class DeltaWriter:
     _known: dict[str, dict[int, pa.Array]] = field(default_factory=dict)
     # The bounds of the batches of files' columns, which are measured when they are asked for.
     _bounds: OrderedDict[tuple[str, bytes, int], list[Bounds]] = field(default_factory=OrderedDict)
+    # What tasks have measured of the files that they stored, among that such bounds.
+    _measured: OrderedDict[str, pa.Table] = field(default_factory=OrderedDict)
 
     def forget(self, folder: str) -> None:
         self._known.pop(folder, None)
+
+    def note(self, partitions: Sequence[Partition], measured: Sequence[pa.Table]) -> None:
+        """Remember what tasks have measured of the files that they have stored, if these are large.
+
+        There, it tells in which batches rows may be.
+        """
+        for part, own in zip(partitions, measured, strict=True):
+            if part.rows > BATCH_ROWS:
+                self._measured[part.file] = own
+                if len(self._measured) > _MEASURED_MAX:
+                    self._measured.popitem(last=False)
 
     def with_rows(self, table: Table, rows: pa.Table, buckets: pa.Array | None) -> Table:
         """The next version of a table, with rows added.
@@ -328,31 +357,33 @@ class DeltaWriter:
     def rows_within(
         self, table: Table, predicates: Sequence[Predicate], most: int
     ) -> pa.Table | None:
-        """The rows of batches for which the predicates may be true, and their numbers.
+        """The rows for which the predicates may be true, and their numbers.
 
-        The bounds of columns of whole numbers and dates tell, which are measured once for a file.
+        Columns of whole numbers and dates tell: their bounds in each batch, measured once for a
+        file, and their values in those that may have such rows.
 
         Returns:
-            None if these are more than `most` rows.
+            None if these are more than `most` rows, or there is too much to be looked at.
 
         Raises:
             PartitionsLostError: no node has some partitions any more.
         """
         positions = {column.name.lower(): i for i, column in enumerate(table.schema)}
         tested = [(positions[p.column.lower()], p) for p in predicates]
-        store, parts, left = self.cluster.store(), list[pa.Table](), most
+        store, parts, left, unread = self.cluster.store(), list[pa.Table](), most, _SEARCHED_ROWS
         with _told(table):
             for part in table.partitions:
                 numbered = dataclasses.replace(part, is_numbered=True)
                 for item in partition_slices(numbered):
                     whole = store.read((_all_rows(item),))
-                    batches = self._batches_within(item, whole, tested)
-                    left -= sum(len(batch) for _, batch in batches)
-                    if left < 0:
-                        return None
-                    parts += [
-                        self._visible(item, first, batch, whole.schema) for first, batch in batches
-                    ]
+                    for first, batch in self._batches_within(item, whole, tested):
+                        unread -= len(batch)
+                        places = _places_within(batch, tested)
+                        left -= len(batch) if places is None else len(places)
+                        if left < 0 or unread < 0:
+                            return None
+                        rows = pa.Table.from_batches([batch], whole.schema)
+                        parts.append(_visible(item, first, rows, places))
             if not parts:
                 nothing = with_numbers(whole.slice(0, 0), 0)
                 return _plain(nothing)
@@ -378,39 +409,38 @@ class DeltaWriter:
     def _bounds_of(self, item: FileSlice, whole: pa.Table, position: int) -> list[Bounds] | None:
         """The bounds of a column in each batch of a file; None for types without plain ones."""
         column = whole.column(position)
-        if not (pa.types.is_integer(column.type) or pa.types.is_date32(column.type)):
+        if not has_batch_bounds(column.type):
             return None
         key = item.file, item.constants, position
         bounds = self._bounds.get(key)
         if bounds is None:
-            import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need
-
-            extremes = [pc.min_max(chunk) for chunk in column.chunks]
+            extremes = self._extremes_of(item, column, position)
             bounds = [
                 Bounds(
-                    minimum=_bound(extreme["min"]),
-                    maximum=_bound(extreme["max"]),
+                    minimum=_bound(low),
+                    maximum=_bound(high),
                     nulls=chunk.null_count,
                     rows=len(chunk),
                 )
-                for extreme, chunk in zip(extremes, column.chunks, strict=True)
+                for (low, high), chunk in zip(extremes, column.chunks, strict=True)
             ]
             self._bounds[key] = bounds
             if len(self._bounds) > _BOUNDED_MAX:
                 self._bounds.popitem(last=False)
         return bounds
 
-    @staticmethod
-    def _visible(item: FileSlice, first: int, batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-        """The rows of a batch that are not deleted, with their numbers."""
-        rows = pa.Table.from_batches([batch], schema)
-        assert item.numbered_from is not None, "it is asked for"
-        rows = with_numbers(rows, item.numbered_from + first)
-        if not item.deleted:
-            return rows
-        gone = row_numbers(item.deleted)
-        low, high = np.searchsorted(gone, (first, first + len(batch)))
-        return without_rows_of(rows, gone[low:high] - first)
+    def _extremes_of(
+        self, item: FileSlice, column: pa.ChunkedArray, position: int
+    ) -> Iterable[tuple[pa.Scalar, pa.Scalar]]:
+        """The least and the largest value in each batch of a file's column."""
+        measured = self._measured.get(item.file)
+        known = None if measured is None else batch_bounds(measured, position)
+        is_even = all(len(chunk) == BATCH_ROWS for chunk in column.chunks[:-1])
+        if known is not None and is_even and len(known[0]) == column.num_chunks:
+            return zip(*known, strict=True)
+        import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need
+
+        return [tuple(pc.min_max(chunk).values()) for chunk in column.chunks]
 
     def emptied(self, table: Table) -> Table:
         """The next version of a table, without any row.
@@ -624,6 +654,56 @@ def replaced_meanwhile(name: str) -> str:
 def _all_rows(item: FileSlice, batches: int | None = None) -> FileSlice:
     """All rows of a file, or of its first batches, those that are deleted, too."""
     return structs.replace(item, last=batches, deleted=b"", numbered_from=None)
+
+
+def _places_within(
+    batch: pa.RecordBatch, tested: Sequence[tuple[int, Predicate]]
+) -> NDArray[np.int64] | None:
+    """The rows of a batch for which predicates are true, as far as they tell; None for all rows."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need
+
+    marks = None
+    for position, predicate in tested:
+        column, function = batch.column(position), _COMPARISONS.get(predicate.comparison)
+        if function is None or not has_batch_bounds(column.type):
+            continue
+        try:
+            values = numbers_of([*map(_number, predicate.values)], column.type)
+        except OverflowError:  # beyond what the column can have
+            continue
+        given = pc.SetLookupOptions(values) if function == "is_in" else None
+        arguments = [column] if given is not None else [column, values[0]]
+        own = pc.call_function(function, arguments, given)
+        marks = own if marks is None else pc.and_(marks, own)
+    return None if marks is None else as_numbers(pc.indices_nonzero(marks)).astype(np.int64)
+
+
+def _number(value: int | date) -> int:
+    return value if isinstance(value, int) else (value - _EPOCH).days
+
+
+def _visible(
+    item: FileSlice, first: int, rows: pa.Table, places: NDArray[np.int64] | None
+) -> pa.Table:
+    """The rows at these places of a batch, or all, that are not deleted, with their numbers.
+
+    Args:
+        item: the file.
+        first: the place of the batch's first row in it.
+        rows: the batch.
+        places: of rows in the batch.
+    """
+    assert item.numbered_from is not None, "it is asked for"
+    gone = row_numbers(item.deleted)
+    low, high = np.searchsorted(gone, (first, first + len(rows)))
+    gone = gone[low:high] - first
+    if places is None:
+        numbered = with_numbers(rows, item.numbered_from + first)
+        return without_rows_of(numbered, gone) if len(gone) else numbered
+    places = np.setdiff1d(places, gone, assume_unique=True) if len(gone) else places
+    return _taken(rows, places).append_column(
+        ROW_NUMBER, integers(places + (item.numbered_from + first))
+    )
 
 
 def _bound(value: pa.Scalar) -> Any:

@@ -946,6 +946,7 @@ class Tables:
             self.warn(
                 f"There is no room in shared memory: table {name} is on disk, which is slower."
             )
+        self.deltas.note(loaded.partitions, loaded.measured)
         return Table(
             name=name,
             schema=schema,

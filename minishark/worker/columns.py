@@ -83,6 +83,14 @@ def integers(values: Sequence[int] | NDArray[np.int64]) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(values), [None, data])
 
 
+def numbers_of(values: Sequence[int | None], kind: pa.DataType) -> pa.Array:
+    """A column of whole numbers of a type, or of days for a date, without pandas as above."""
+    width = "int32" if pa.types.is_date32(kind) else str(kind)
+    filled = pa.py_buffer(np.array([value or 0 for value in values], width))
+    is_filled = flags(np.array([value is not None for value in values], np.bool_))
+    return pa.Array.from_buffers(kind, len(values), [is_filled.buffers()[1], filled])
+
+
 def as_numbers(column: pa.ChunkedArray | pa.Array) -> NDArray[Any]:
     """The values of a column of whole numbers; 0 for NULL. `to_numpy` would import pandas, too."""
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]

@@ -572,16 +572,16 @@ class TaskRunner:
     def _statistics(self, table: pa.Table, columns: Sequence[tuple[str, str]]) -> bytes:
         self._duckdb.set_output_types(EXCHANGE_SETTINGS)
         sample = text_sample(table)
-        self._duckdb.con.register("partition", table)
+        con, name = self._duckdb.con, None if sample is None else "sample"
+        con.register("partition", table)
         try:
-            if sample is None:
-                return stream(partition_statistics(self._duckdb.con, "partition", columns))
-            self._duckdb.con.register("sample", sample)
-            return stream(partition_statistics(self._duckdb.con, "partition", columns, "sample"))
-        finally:
-            self._duckdb.con.unregister("partition")
             if sample is not None:
-                self._duckdb.con.unregister("sample")
+                con.register("sample", sample)
+            return stream(partition_statistics(con, "partition", table, columns, name))
+        finally:
+            con.unregister("partition")
+            if sample is not None:
+                con.unregister("sample")
 
     def _write_files(
         self,

@@ -1,7 +1,9 @@
 """Measures a table's statistics: executors measure partitions, the front end merges.
 
 A partition's measurements are one Arrow row that travels as it is: bounds keep their types, and
-distinct counts are the state of DuckDB's `approx_count_distinct`, so merging is exact.
+distinct counts are the state of DuckDB's `approx_count_distinct`, so merging is exact. Whole
+numbers and dates are bounded without DuckDB, and that batch by batch (`batch_bounds`), which tells
+where rows with some values may be.
 
 Text is expensive to hash and to compare, and its bounds have no use: in a large partition, text is
 measured in a sample (`text_sample`), without bounds, and distinct values are inferred with the
@@ -14,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from decimal import Decimal
 from typing import TypeAlias
 
@@ -24,7 +26,8 @@ import pyarrow as pa
 from minishark.compiler.sql.connection import aside
 from minishark.model.catalog import ColumnStatistics, TableStatistics
 from minishark.model.expressions import quote
-from minishark.worker.columns import integers
+from minishark.worker.columns import as_numbers, integers, numbers_of
+from minishark.worker.outputs import BATCH_ROWS
 
 _Bounds: TypeAlias = tuple[str | None, str | None]
 
@@ -38,6 +41,8 @@ _UNMEASURED = ("JSON", "BIT", "VARIANT", "GEOMETRY", "BIGNUM", '"NULL"')
 _PLAIN_TYPE = re.compile(r"U?(?:TINY|SMALL|BIG)?INT(?:EGER)?|DATE|VARCHAR|DECIMAL\(.*\)")
 _PART = "statistics_parts"
 _STATES = "statistics_states"
+_OF_BATCHES = "lows", "highs"
+_DATE = pa.date32()
 
 
 warnings.filterwarnings("ignore", "Arrow output on a DB-API result", module=__name__)
@@ -55,15 +60,21 @@ def text_sample(table: pa.Table) -> pa.Table | None:
 def partition_statistics(
     con: duckdb.DuckDBPyConnection,
     relation_name: str,
+    rows: pa.Table,
     columns: Sequence[tuple[str, str]],
     sample_name: str | None = None,
 ) -> pa.Table:
-    """One row of measurements of one partition, which is registered at `con`.
+    """One row of measurements of one partition, whose rows are registered at `con`, too.
 
     Text is measured in a sample of the partition's rows (`text_sample`), if there is one.
     """
     numbered = list(enumerate(columns))
-    whole = ["count(*) AS rows", *_measures(numbered, text=False)]
+    plain = {
+        number: column
+        for number, column in enumerate(rows.columns)
+        if has_batch_bounds(column.type)
+    }
+    whole = ["count(*) AS rows", *_measures(numbered, text=False, plain=plain)]
     text = [
         "count(*) AS text_rows",
         *_measures(numbered, text=True, bounds=sample_name is None),
@@ -76,7 +87,53 @@ def partition_statistics(
             f"FROM (SELECT {', '.join(whole)} FROM {quote(relation_name)}), "
             f"(SELECT {', '.join(text)} FROM {quote(sample_name)})"
         )
-    return con.execute(query).to_arrow_table()
+    measured: pa.Table = con.execute(query).to_arrow_table()
+    for number, column in plain.items():
+        for name, values in _plain_measures(column).items():
+            measured = measured.append_column(f"{name}_{number}", values)
+    return measured
+
+
+def has_batch_bounds(kind: pa.DataType) -> bool:
+    """Whether values of an Arrow type are bounded batch by batch."""
+    return bool(pa.types.is_integer(kind)) or kind == _DATE
+
+
+def batch_bounds(measured: pa.Table, number: int) -> tuple[pa.Array, pa.Array] | None:
+    """The least and the largest value of a column in each `BATCH_ROWS` rows of a partition.
+
+    None if they were not measured; NULL where there is no value.
+    """
+    if f"lows_{number}" not in measured.column_names:
+        return None
+    low, high = (measured.column(f"{name}_{number}").chunk(0).flatten() for name in _OF_BATCHES)
+    return low, high
+
+
+def _plain_measures(column: pa.ChunkedArray) -> dict[str, pa.Array]:
+    """The measurements of a column of whole numbers or dates, but for the distinct count."""
+    starts = range(0, len(column), BATCH_ROWS)
+    extremes = [_extremes(column.slice(start, BATCH_ROWS).chunks) for start in starts]
+    found = {"count": integers([len(column) - column.null_count])}
+    for place, (name, of_batches, best) in enumerate(
+        (("minimum", _OF_BATCHES[0], min), ("maximum", _OF_BATCHES[1], max))
+    ):
+        values = [extreme[place] for extreme in extremes]
+        filled = [value for value in values if value is not None]
+        found[name] = numbers_of([best(filled) if filled else None], column.type)
+        ends = numbers_of([0, len(values)], pa.int32())
+        found[of_batches] = pa.ListArray.from_arrays(ends, numbers_of(values, column.type))
+    return found
+
+
+def _extremes(chunks: Sequence[pa.Array]) -> tuple[int | None, int | None]:
+    found = []
+    for chunk in chunks:
+        filled = chunk.drop_null() if chunk.null_count else chunk
+        if len(filled):
+            numbers = as_numbers(filled.view(pa.int32()) if filled.type == _DATE else filled)
+            found += [int(numbers.min()), int(numbers.max())]
+    return (min(found), max(found)) if found else (None, None)
 
 
 def merge_statistics(
@@ -167,9 +224,16 @@ def is_measured(type_name: str) -> bool:
 
 
 def _measures(
-    numbered: Sequence[tuple[int, tuple[str, str]]], *, text: bool, bounds: bool = True
+    numbered: Sequence[tuple[int, tuple[str, str]]],
+    *,
+    text: bool,
+    bounds: bool = True,
+    plain: Container[int] = (),
 ) -> list[str]:
-    """The measurements of the columns that are text, or of those that are not."""
+    """The measurements of the columns that are text, or of those that are not.
+
+    Of those that are `plain`, only the distinct count.
+    """
     return [
         f"{aggregate} AS {label}_{number}"
         for number, (name, type_name) in numbered
@@ -180,6 +244,7 @@ def _measures(
             ("maximum", f"max({quote(name)})" if bounds else f"NULL::{type_name}"),
             ("distinct", f"approx_count_distinct({quote(name)}) EXPORT_STATE"),
         )
+        if label == "distinct" or number not in plain
     ]
 
 

@@ -70,7 +70,7 @@ def test_their_statistics_are_those_that_tasks_measure(rows: int) -> None:
     columns = [(column.name, column.type) for column in few.schema]
     with duckdb.connect() as connection:
         connection.register("part", given)
-        measured = partition_statistics(connection, "part", columns)
+        measured = partition_statistics(connection, "part", given, columns)
         merged = merge_statistics([measured], columns, given.nbytes)
     own = statistics_of(few.schema, few.rows, given.nbytes)
     assert (own.rows, own.bytes) == (merged.rows, merged.bytes)

@@ -38,7 +38,7 @@ def statistics(con: duckdb.DuckDBPyConnection, query: str, cuts: int = 1) -> Tab
         con.register("part", part)
         if sample is not None:
             con.register("sample", sample)
-        parts.append(partition_statistics(con, "part", columns, sample and "sample"))
+        parts.append(partition_statistics(con, "part", part, columns, sample and "sample"))
     return merge_statistics(parts, columns, data.nbytes)
 
 
