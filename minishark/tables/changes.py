@@ -41,6 +41,7 @@ from minishark.tables.scratch_database import (
     NO_CATALOG,
     ROWS,
     MadeRows,
+    NewKeys,
     ScratchDatabase,
     Shell,
     StoppedBy,
@@ -189,7 +190,7 @@ class Changes:
     # INSERT
 
     def _insert(self, sql: str, change: Insert, table: ChangedTable[Made]) -> pa.Table:
-        insert, given = table.in_scratch(sql), None
+        insert, given, likely = table.in_scratch(sql), None, None
         if not self._reads_nothing(sql, change, table):
             with _left_to_duckdb():
                 if not (change.otherwise or change.clauses or self.scratch.reads_catalog(sql)):
@@ -203,12 +204,33 @@ class Changes:
                     query = f"{change.ctes}{change.query}"
                     given = self.run(query, CollectRows(lossless=True), told=sql)
             insert = queries.of_rows(change, (table.shell.name,), quote(ROWS))
+            likely = self._conflicting(change, table, given) if change.on_conflict else None
         return self._published(
             table,
             lambda stored: self.scratch.insert(insert, table.shell, given, stored),
-            None,
+            likely,
             are_likely=change.on_conflict,
         )
+
+    def _conflicting(
+        self, change: Insert, table: ChangedTable[Made], given: pa.Table
+    ) -> pa.Table | None:
+        """The stored rows with the keys of rows that are to be added, where these have whole ones.
+
+        Not for sure all, nor these only.
+        """
+        names = given.column_names if change.by_name else change.columns
+        named = names or [column.name for column in table.schema]
+        places = {name.lower(): place for place, name in enumerate(named)}
+        found = []
+        for columns in table.shell.keys:
+            positions = [places.get(name.lower(), len(places)) for name in columns]
+            if all(p < len(places) and _is_plain(given.schema.field(p).type) for p in positions):
+                as_texts = pa.schema([(name, pa.string()) for name in columns])
+                texts = given.select(positions).rename_columns([*columns]).cast(as_texts)
+                found.append(table.holders(NewKeys(columns, texts.drop_null()), are_likely=True))
+        filled = [rows for rows in found if rows.num_rows]
+        return _once(filled) if filled else None
 
     def _reads_nothing(self, sql: str, change: Insert, table: ChangedTable[Any]) -> bool:
         """Whether DuckDB alone makes the rows, as they are of no table."""
@@ -531,6 +553,11 @@ def _empties(change: Changed) -> bool:
 
 def _target(table: ChangedTable[Any]) -> queries.Target:
     return queries.Target(table.called, table.schema, table.constraints.defaults)
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether Arrow writes values as DuckDB does."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind))
 
 
 def _once(tables: Sequence[pa.Table]) -> pa.Table:

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -91,6 +92,7 @@ _VALUES_MAX = 8_192  # of a dictionary
 _BOUNDED_MAX = 4_096  # columns of files of which bounds are remembered
 _MEASURED_MAX = 256  # files of which all is remembered that was measured
 _SEARCHED_ROWS = 8 << 20  # of which one process compares a column in less time than tasks begin
+_VALUES_TESTED = 100  # of a predicate, against the bounds of each batch
 _COMPARISONS = {
     Comparison.EQUAL: "equal",
     Comparison.IN: "is_in",
@@ -102,6 +104,7 @@ _COMPARISONS = {
 """Functions of Arrow by what they compare."""
 
 _EPOCH = date(1970, 1, 1)
+_SOUGHT_MAX = 16  # lists of values that are remembered: each batch is compared with the same
 
 _DELTA_SHARE = 0.25  # of a partition's rows, from which on its deltas are merged with its file
 
@@ -401,6 +404,8 @@ class DeltaWriter:
         starts = [0, *itertools.accumulate(map(len, batches))]
         maybe = list(range(len(batches)))
         for position, predicate in tested:
+            if len(predicate.values) > _VALUES_TESTED:
+                continue
             bounds = self._bounds_of(item, whole, position)
             if bounds is not None:
                 maybe = [i for i in maybe if may_match(predicate, bounds[i])]
@@ -667,9 +672,8 @@ def _places_within(
         column, function = batch.column(position), _COMPARISONS.get(predicate.comparison)
         if function is None or not has_batch_bounds(column.type):
             continue
-        try:
-            values = numbers_of([*map(_number, predicate.values)], column.type)
-        except OverflowError:  # beyond what the column can have
+        values = _sought(predicate.values, column.type)
+        if values is None:
             continue
         given = pc.SetLookupOptions(values) if function == "is_in" else None
         arguments = [column] if given is not None else [column, values[0]]
@@ -678,8 +682,14 @@ def _places_within(
     return None if marks is None else as_numbers(pc.indices_nonzero(marks)).astype(np.int64)
 
 
-def _number(value: int | date) -> int:
-    return value if isinstance(value, int) else (value - _EPOCH).days
+@functools.lru_cache(_SOUGHT_MAX)
+def _sought(values: tuple[int | date, ...], kind: pa.DataType) -> pa.Array | None:
+    """Values as a column of this type has them; None if one is beyond what it can have."""
+    numbers = [(value - _EPOCH).days if isinstance(value, date) else value for value in values]
+    try:
+        return numbers_of(numbers, kind)
+    except OverflowError:
+        return None
 
 
 def _visible(

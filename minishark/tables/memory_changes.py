@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -45,7 +46,8 @@ from minishark.worker.statistics import is_measured
 _VALUES_MAX = 1_000  # in the text of a query; more go to the cluster as rows
 _FEW_BYTES = 1 << 20  # one process searches them in less time than a query takes to begin
 _FEW_ROWS = 300_000  # the same
-_INTEGER = re.compile(r"U?(?:TINY|SMALL|BIG|HUGE)?INT(?:EGER)?")
+_KEYS_MAX = 100_000  # that one process looks for
+_INTEGER = re.compile(r"U?(?:TINY|SMALL|BIG)?INT(?:EGER)?")
 
 
 class MemoryTable(ChangedTable[Table]):
@@ -95,7 +97,12 @@ class MemoryTable(ChangedTable[Table]):
         names = [f"c{i}" for i in range(len(columns))]
         values = keys.values.rename_columns(names).slice(0, None if table.rows else 0)
         if len(columns) == 1 and _INTEGER.fullmatch(columns[0].type):
-            values = _within(values, table.column_statistics(columns[0].name))
+            numbers = [int(text) for text in values.column(0).to_pylist()]
+            within = _within(numbers, table.column_statistics(columns[0].name))
+            found = self._held_here(columns[0].name, [*itertools.compress(numbers, within)])
+            if found is not None:
+                return found
+            values = values.filter(flags(np.array(within, np.bool_)))
         if not values.num_rows:
             return values
         held = None
@@ -127,6 +134,17 @@ class MemoryTable(ChangedTable[Table]):
             whole = f"SELECT t.* FROM {numbered.relation} AS t {wanted}"
             sink = CollectRows(lossless=True)
             return context.run(whole, sink, catalog=numbered.catalog, told=told)
+
+    def _held_here(self, column: str, keys: Sequence[int]) -> pa.Table | None:
+        """The rows that have one of these keys in a column; None if tasks look for them."""
+        if self._context.on_hosts() or not 0 < len(keys) <= _KEYS_MAX:
+            return None
+        wanted = (
+            Predicate(column, Comparison.GREATER_OR_EQUAL, (min(keys),)),
+            Predicate(column, Comparison.LESS_OR_EQUAL, (max(keys),)),
+            Predicate(column, Comparison.IN, tuple(keys)),
+        )
+        return self._context.tables.deltas.rows_within(self._table, wanted, _FEW_ROWS)
 
     # Rows to be added
 
@@ -297,13 +315,12 @@ def _literal(text: str) -> str:
     return " || chr(0) || ".join(map(quote_text, text.split("\0")))  # which no literal can contain
 
 
-def _within(values: pa.Table, statistics: ColumnStatistics | None) -> pa.Table:
-    """The keys of a column of integers, as text, that are within its bounds."""
+def _within(keys: Sequence[int], statistics: ColumnStatistics | None) -> Sequence[bool]:
+    """Which keys are within the bounds of their column."""
     if statistics is None or statistics.minimum is None or statistics.maximum is None:
-        return values
+        return [True] * len(keys)
     low, high = int(statistics.minimum), int(statistics.maximum)
-    within = [low <= int(text) <= high for text in values.column(0).to_pylist()]
-    return values.filter(flags(np.array(within, np.bool_)))
+    return [low <= key <= high for key in keys]
 
 
 def _added(rows: pa.Table) -> AddedRows:

@@ -1246,6 +1246,8 @@ class ScratchDatabase:
     def _shown(self, names: Iterable[str]) -> list[str]:
         """The cluster's tables among the names that are visible here as views."""
         asked = {name.lower() for name in names}
+        if asked.isdisjoint(name.lower() for name in self._visible):
+            return []
         rows = self._con.execute("SELECT view_name FROM duckdb_views() WHERE temporary").fetchall()
         own = self._tables()
         return [name for (name,) in rows if name.lower() in asked and name.lower() not in own]
