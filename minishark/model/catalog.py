@@ -101,6 +101,9 @@ class Partition:
     deleted: RowNumbers = b""  # of `file`
     constants: Constants = b""  # of columns that the table has got since `file` was stored
     deltas: tuple[Delta, ...] = ()  # rows added later, in this order
+    # The record batches of `file` that a query needs, if that is known: runs of them, each with the
+    # number of rows before it.
+    needed: tuple[tuple[int, int, int], ...] | None = None
     # Whether readers get one more column, the number of each row: it tells its partition, file and
     # place in that (`tables/deltas.py`).
     is_numbered: bool = False

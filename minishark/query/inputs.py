@@ -11,6 +11,7 @@ from minishark.errors import PartitionsLostError
 from minishark.model.catalog import Partition, Table, first_row_number
 from minishark.query.locality import CLOSE_SHARE
 from minishark.worker.protocol import FileSlice, TaskOutcome
+from minishark.worker.visible_rows import without_first
 
 
 def preferred_nodes(stage: Stage, tables: Mapping[str, Table], index: int) -> frozenset[str]:
@@ -45,14 +46,15 @@ def read_partitions(
 
 
 def partition_slices(partition: Partition) -> tuple[FileSlice, ...]:
-    """The rows of a stored partition: its own file, then its deltas."""
-    first = (
-        FileSlice(
-            partition.file,
-            partition.locations,
-            deleted=partition.deleted,
-            constants=partition.constants,
-        ),
+    """The rows of a stored partition: its own file, or what is needed of it, then its deltas."""
+    own = FileSlice(
+        partition.file,
+        partition.locations,
+        deleted=partition.deleted,
+        constants=partition.constants,
+    )
+    items = (
+        own,
         *(
             FileSlice(
                 d.file, (*partition.locations, *d.held), deleted=d.deleted, constants=d.constants
@@ -60,11 +62,26 @@ def partition_slices(partition: Partition) -> tuple[FileSlice, ...]:
             for d in partition.deltas
         ),
     )
-    if not partition.is_numbered:
-        return first
-    return tuple(
-        structs.replace(item, numbered_from=first_row_number(partition.index, i))
-        for i, item in enumerate(first)
+    if partition.is_numbered:
+        items = tuple(
+            structs.replace(item, numbered_from=first_row_number(partition.index, i))
+            for i, item in enumerate(items)
+        )
+    if partition.needed is None:
+        return items
+    runs = partition.needed or ((0, 0, 0),)  # of no batch, for the schema
+    return (*(_run(items[0], *run) for run in runs), *items[1:])
+
+
+def _run(item: FileSlice, first: int, last: int, before: int) -> FileSlice:
+    """Some batches of a whole file, with `before` rows before them."""
+    numbered = item.numbered_from
+    return structs.replace(
+        item,
+        first=first,
+        last=last,
+        deleted=without_first(item.deleted, before),
+        numbered_from=None if numbered is None else numbered + before,
     )
 
 

@@ -17,11 +17,13 @@ from minishark.compiler.logical.plan import LogicalPlan, called_functions
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS, UNLIMITED, PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.planner import plan_physical
+from minishark.compiler.rules.source_pushdown import predicates_of
 from minishark.compiler.sql.planning import TOO_DEEP, BoundStatement, PlanningDatabase, named_files
 from minishark.compiler.stages.split import split, with_tasks
 from minishark.compiler.stages.stage import ReadMode, Stage, TableInput
 from minishark.errors import QueryError
 from minishark.model.catalog import Catalog, Table
+from minishark.model.predicates import Predicate
 from minishark.query import calibration
 from minishark.query.job_builder import functions_called
 from minishark.query.shown import Shown, shown
@@ -94,6 +96,12 @@ class QueryPlan:
     def tables(self) -> Mapping[str, Table]:
         """The tables that it reads, by name in lower case."""
         return {table.name.lower(): table for table in self.catalog}
+
+    @cached_property
+    def predicates(self) -> Mapping[str, tuple[Predicate, ...]]:
+        """Conditions that each row meets which it needs of a table, by such tables' names."""
+        stored = [name for name, table in self.tables.items() if not table.is_source]
+        return predicates_of(self.logical, stored)
 
     @cached_property
     def shown(self) -> Shown:

@@ -745,7 +745,7 @@ class _Query(Generic[Result]):
         with engine.query_folder() as folder:
             run = QueryRun(
                 stages=plan.stages,
-                tables=partial(self.planner.stored, plan),
+                tables=partial(self._read_by, plan),
                 site=engine.site(folder),
                 store=engine.cluster.store(),
                 folder=folder,
@@ -775,6 +775,15 @@ class _Query(Generic[Result]):
             shown = (plan.physical, adaptation.executed(run.stages))
             record.plans = tuple(map(plan_text, shown))
         return result, self._ended(warnings)
+
+    def _read_by(self, plan: QueryPlan) -> Mapping[str, Table]:
+        """The tables that a plan reads, without what it surely does not need of them."""
+        tables = self.planner.stored(plan)
+        if self._on_hosts:
+            return tables
+        narrowed = self.engine.tables.deltas.narrowed
+        needed = {name: narrowed(tables[name], told) for name, told in plan.predicates.items()}
+        return {**tables, **needed}
 
     def _question_of(self, plan: QueryPlan) -> Question | None:
         """The question that a plan answers: not if what it reads has changed meanwhile."""

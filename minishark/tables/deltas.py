@@ -92,6 +92,7 @@ _VALUES_MAX = 8_192  # of a dictionary
 _BOUNDED_MAX = 4_096  # columns of files of which bounds are remembered
 _MEASURED_MAX = 256  # files of which all is remembered that was measured
 _SEARCHED_ROWS = 8 << 20  # of which one process compares a column in less time than tasks begin
+_UNTESTED_ROWS = 300_000  # the same of rows that DuckDB searches, as no such column tells
 _VALUES_TESTED = 100  # of a predicate, against the bounds of each batch
 _COMPARISONS = {
     Comparison.EQUAL: "equal",
@@ -288,13 +289,13 @@ class DeltaWriter:
     _known: dict[str, dict[int, pa.Array]] = field(default_factory=dict)
     # The bounds of the batches of files' columns, which are measured when they are asked for.
     _bounds: OrderedDict[tuple[str, bytes, int], list[Bounds]] = field(default_factory=OrderedDict)
-    # What tasks have measured of the files that they stored, among that such bounds.
-    _measured: OrderedDict[str, pa.Table] = field(default_factory=OrderedDict)
+    # The large files of partitions, with what tasks have measured of them: among that such bounds.
+    _measured: OrderedDict[str, pa.Table | None] = field(default_factory=OrderedDict)
 
     def forget(self, folder: str) -> None:
         self._known.pop(folder, None)
 
-    def note(self, partitions: Sequence[Partition], measured: Sequence[pa.Table]) -> None:
+    def note(self, partitions: Sequence[Partition], measured: Sequence[pa.Table | None]) -> None:
         """Remember what tasks have measured of the files that they have stored, if these are large.
 
         There, it tells in which batches rows may be.
@@ -366,24 +367,26 @@ class DeltaWriter:
         file, and their values in those that may have such rows.
 
         Returns:
-            None if these are more than `most` rows, or there is too much to be looked at.
+            None if columns tell of more than `most` rows, or there is too much to be looked at.
 
         Raises:
             PartitionsLostError: no node has some partitions any more.
         """
-        positions = {column.name.lower(): i for i, column in enumerate(table.schema)}
-        tested = [(positions[p.column.lower()], p) for p in predicates]
-        store, parts, left, unread = self.cluster.store(), list[pa.Table](), most, _SEARCHED_ROWS
+        tested = _tested(table, predicates)
+        store, parts, found = self.cluster.store(), list[pa.Table](), 0
+        searched, untested = 0, 0
         with _told(table):
             for part in table.partitions:
                 numbered = dataclasses.replace(part, is_numbered=True)
                 for item in partition_slices(numbered):
                     whole = store.read((_all_rows(item),))
                     for first, batch in self._batches_within(item, whole, tested):
-                        unread -= len(batch)
                         places = _places_within(batch, tested)
-                        left -= len(batch) if places is None else len(places)
-                        if left < 0 or unread < 0:
+                        searched += len(batch)
+                        untested += len(batch) if places is None else 0
+                        found += 0 if places is None else len(places)
+                        is_much = searched > _SEARCHED_ROWS or untested > _UNTESTED_ROWS
+                        if is_much or found > most:
                             return None
                         rows = pa.Table.from_batches([batch], whole.schema)
                         parts.append(_visible(item, first, rows, places))
@@ -392,6 +395,31 @@ class DeltaWriter:
                 return _plain(nothing)
         plain = [_plain(part) for part in parts]
         return pa.concat_tables([part.cast(plain[0].schema) for part in plain])
+
+    def narrowed(self, table: Table, predicates: Sequence[Predicate]) -> Table:
+        """A table as a query needs it whose rows meet the predicates: some batches of its files.
+
+        Where bounds are known, as tasks have measured them.
+        """
+        tested = _tested(table, predicates)
+        with _told(table):
+            partitions = tuple(
+                self._narrowed(part, tested) if part.file in self._measured else part
+                for part in table.partitions
+            )
+        return dataclasses.replace(table, partitions=partitions)
+
+    def _narrowed(self, partition: Partition, tested: Sequence[tuple[int, Predicate]]) -> Partition:
+        item = _all_rows(partition_slices(partition)[0])
+        whole = self.cluster.store().read((item,))
+        counts = [len(chunk) for chunk in whole.column(0).chunks]
+        maybe = self._maybe(item, whole, tested)
+        if len(maybe) == len(counts):
+            return partition
+        starts = [0, *itertools.accumulate(counts)]
+        runs = np.split(maybe, np.flatnonzero(np.diff(maybe) != 1) + 1) if maybe else []
+        needed = tuple((int(run[0]), int(run[-1]) + 1, starts[run[0]]) for run in runs)
+        return dataclasses.replace(partition, needed=needed)
 
     def _batches_within(
         self, item: FileSlice, whole: pa.Table, tested: Sequence[tuple[int, Predicate]]
@@ -402,14 +430,20 @@ class DeltaWriter:
         """
         batches = whole.to_batches()
         starts = [0, *itertools.accumulate(map(len, batches))]
-        maybe = list(range(len(batches)))
+        return [(starts[i], batches[i]) for i in self._maybe(item, whole, tested)]
+
+    def _maybe(
+        self, item: FileSlice, whole: pa.Table, tested: Sequence[tuple[int, Predicate]]
+    ) -> list[int]:
+        """The batches of a file that may have such rows, by their numbers."""
+        maybe = list(range(whole.column(0).num_chunks))
         for position, predicate in tested:
             if len(predicate.values) > _VALUES_TESTED:
                 continue
             bounds = self._bounds_of(item, whole, position)
             if bounds is not None:
                 maybe = [i for i in maybe if may_match(predicate, bounds[i])]
-        return [(starts[i], batches[i]) for i in maybe]
+        return maybe
 
     def _bounds_of(self, item: FileSlice, whole: pa.Table, position: int) -> list[Bounds] | None:
         """The bounds of a column in each batch of a file; None for types without plain ones."""
@@ -578,13 +612,15 @@ class DeltaWriter:
     ) -> Partition:
         nodes = replica_locations(self.cluster.nodes, index, replicas)
         delta, held = self._written(folder, nodes, rows, store)
-        return Partition(
+        part = Partition(
             index=index,
             file=delta.file,
             locations=(*held, *delta.held),
             rows=delta.rows,
             bytes=delta.bytes,
         )
+        self.note([part], [None])
+        return part
 
     def _written(
         self, folder: str, nodes: Sequence[str], rows: pa.Table, store: Store
@@ -659,6 +695,12 @@ def replaced_meanwhile(name: str) -> str:
 def _all_rows(item: FileSlice, batches: int | None = None) -> FileSlice:
     """All rows of a file, or of its first batches, those that are deleted, too."""
     return structs.replace(item, last=batches, deleted=b"", numbered_from=None)
+
+
+def _tested(table: Table, predicates: Sequence[Predicate]) -> list[tuple[int, Predicate]]:
+    """Predicates with the positions of their columns."""
+    positions = {column.name.lower(): i for i, column in enumerate(table.schema)}
+    return [(positions[p.column.lower()], p) for p in predicates]
 
 
 def _places_within(

@@ -45,7 +45,6 @@ from minishark.worker.statistics import is_measured
 
 _VALUES_MAX = 1_000  # in the text of a query; more go to the cluster as rows
 _FEW_BYTES = 1 << 20  # one process searches them in less time than a query takes to begin
-_FEW_ROWS = 300_000  # the same
 _KEYS_MAX = 100_000  # that one process looks for
 _INTEGER = re.compile(r"U?(?:TINY|SMALL|BIG)?INT(?:EGER)?")
 
@@ -79,11 +78,12 @@ class MemoryTable(ChangedTable[Table]):
         if self._table.bytes <= _FEW_BYTES:
             return deltas.all_rows(self._table)
         predicates = self._predicates(search)
-        return deltas.rows_within(self._table, predicates, _FEW_ROWS) if predicates else None
+        return deltas.rows_within(self._table, predicates, self.many) if predicates else None
 
     def _predicates(self, search: Callable[[str], str]) -> Sequence[Predicate]:
         planning, name = self._context.planning, self._table.name
-        return predicates_of(planning.plan(planning.bind(search(quote(name)))), name)
+        plan = planning.plan(planning.bind(search(quote(name))))
+        return predicates_of(plan, (name.lower(),)).get(name.lower(), ())
 
     def rows_at(self, numbers: NDArray[Any]) -> pa.Table | None:
         if self._context.on_hosts():
@@ -144,7 +144,7 @@ class MemoryTable(ChangedTable[Table]):
             Predicate(column, Comparison.LESS_OR_EQUAL, (max(keys),)),
             Predicate(column, Comparison.IN, tuple(keys)),
         )
-        return self._context.tables.deltas.rows_within(self._table, wanted, _FEW_ROWS)
+        return self._context.tables.deltas.rows_within(self._table, wanted, len(keys))
 
     # Rows to be added
 

@@ -33,9 +33,9 @@ class _Batches(msgspec.Struct, frozen=True, array_like=True):
 class FileSlice(_Batches, frozen=True, array_like=True, kw_only=True):
     """Record batches `first` to `last` (exclusive; None: the end) of a task's output or a table."""
 
-    deleted: RowNumbers = b""  # rows that are left out, counted from the first of the file
+    deleted: RowNumbers = b""  # rows that are left out, counted from the first of these batches
     constants: Constants = b""  # of further columns
-    # The number of the file's first row, if rows have a further column with their numbers.
+    # The number of the first row, if rows have a further column with their numbers.
     numbered_from: int | None = None
     # Of the whole file, which is checked before it is read; 0 for a file that need not be.
     checksum: int = 0

@@ -47,6 +47,14 @@ def packed(rows: NDArray[np.int64]) -> RowNumbers:
     return zlib.compress(np.packbits(marks).tobytes(), _FAST)
 
 
+def without_first(deleted: RowNumbers, count: int) -> RowNumbers:
+    """The same rows as they are counted without the first ones of the file."""
+    if not deleted or not count:
+        return deleted
+    later = row_numbers(deleted) - count
+    return packed(later[np.searchsorted(later, 0) :])
+
+
 def without_deleted(table: pa.Table, deleted: RowNumbers) -> pa.Table:
     """The rows of a file but for those of these numbers, in their order."""
     return without_rows_of(table, row_numbers(deleted))

@@ -21,7 +21,7 @@ from minishark.errors import QueryTimeoutError
 from minishark.model.catalog import Partition, Table
 from minishark.session.session import Session
 from minishark.tables import memory_changes
-from minishark.tables.deltas import SIZES
+from minishark.tables.deltas import SIZES, DeltaWriter
 from minishark.tables.memory_changes import MemoryTable
 from minishark.tables.tables import Tables
 from minishark.worker.protocol import FileSlice
@@ -384,6 +384,51 @@ def test_bounds_say_where_rows_may_be(
     whole = f"SELECT count(*), sum(hash(t)) FROM {name} AS t"
     assert rows(plain.execute(whole).fetchall()) == rows(session.sql(whole).collect())
     session.drop_table(name)
+
+
+def test_queries_read_batches_that_may_have_their_rows(
+    session: Session, plain: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was deleted before these, added since, or asked for in another order."""
+    query = (
+        "SELECT i AS k, i * 7919 % 10007 AS u, DATE '2020-01-01' + (i // 500)::INT AS y, "
+        "CASE WHEN i % 3 = 0 THEN i END AS n, 's' || i % 9 AS s FROM range(400000) r(i)"
+    )
+    plain.execute(f"CREATE TABLE batches AS {query}")
+    session.create_table("batches", plain.table("batches"), partitions=2)
+    monkeypatch.setattr(session._runtime.tables, "sizes", SIZES)
+    read, sums = list[int](), "count(*), sum(k), sum(u), sum(n), max(s), min(y)"
+
+    def narrowed(self: DeltaWriter, partition: Partition, tested: Any) -> Partition:
+        found = narrow(self, partition, tested)
+        assert found.needed is not None, "there are two batches in each partition"
+        read.append(sum(last - first for first, last, _ in found.needed))
+        return found
+
+    narrow = DeltaWriter._narrowed
+    for change in (
+        "DELETE FROM batches WHERE k BETWEEN 130000 AND 131000",
+        "UPDATE batches SET s = 'here' WHERE k IN (5, 199999, 330000)",
+        "DELETE FROM batches WHERE u = 77",
+        "INSERT INTO batches SELECT k + 7, u, y, n, s FROM batches WHERE k < 3",
+        "ALTER TABLE batches ADD COLUMN z INTEGER DEFAULT 8",
+    ):
+        compare(session, plain, "batches", change, queries=0)
+        for condition, batches in (
+            ("k = 330000", 1),
+            ("k BETWEEN 150000 AND 199990 AND s < 's5'", 1),
+            ("k IN (3, 399999)", 2),
+            ("y = DATE '2020-01-10' AND n IS NOT NULL", 1),
+            ("n >= 399000", 1),
+            ("k < 0", 0),
+        ):
+            read.clear()
+            sql = f"SELECT {sums} FROM batches WHERE {condition}"
+            with unittest.mock.patch.object(DeltaWriter, "_narrowed", narrowed):
+                compare(session, plain, "batches", sql, queries=0)
+            assert sum(read) == batches, (change, condition)
+        compare(session, plain, "batches", f"SELECT {sums}, count(n) FROM batches", queries=0)
+    session.drop_table("batches")
 
 
 @pytest.mark.slow

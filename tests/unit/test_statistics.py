@@ -9,6 +9,7 @@ import pytest
 
 from minishark.model.catalog import ColumnStatistics, TableStatistics
 from minishark.worker.statistics import (
+    batch_bounds,
     is_measured,
     merge_statistics,
     partition_statistics,
@@ -65,6 +66,33 @@ def test_partitions_merge_to_the_statistics_of_the_whole(con: duckdb.DuckDBPyCon
         "nullif(i % 3, 0) AS e FROM range(9000) r(i)"
     )
     assert statistics(con, query) == statistics(con, query, cuts=9)
+
+
+def test_whole_numbers_and_dates_are_bounded_batch_by_batch(
+    con: duckdb.DuckDBPyConnection,
+) -> None:
+    """Each 122,880 rows; NULL where they have no value, and nothing of other columns."""
+    query = (
+        "SELECT i * 7 % 1000 - 500 AS a, nullif(i, 3) % 256 AS b, DATE '2020-01-01' + i::INT AS c, "
+        "i::UBIGINT + 18446744073709000000 AS d, i / 2 AS e, "
+        "CASE WHEN i < 122880 THEN (i % 100)::TINYINT END AS f FROM range(300000) r(i)"
+    )
+    con.sql(query).create_view("numbers", replace=True)
+    rows = con.table("numbers").to_arrow_table()
+    columns = [(name, "") for name in rows.column_names]
+    con.register("part", rows)
+    measured = partition_statistics(con, "part", rows, columns)
+    for number, name in (*enumerate("abcd"), (5, "f")):
+        bounds = batch_bounds(measured, number)
+        assert bounds is not None
+        expected = con.sql(
+            f"SELECT min({name}) AS low, max({name}) AS high FROM "
+            "(SELECT *, (row_number() OVER () - 1) // 122880 AS part FROM part) "
+            "GROUP BY part ORDER BY part"
+        ).to_arrow_table()
+        assert expected.column("low").to_pylist() == bounds[0].to_pylist(), name
+        assert expected.column("high").to_pylist() == bounds[1].to_pylist(), name
+    assert batch_bounds(measured, 4) is None
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from minishark.worker.visible_rows import (
     with_constants,
     with_numbers,
     without_deleted,
+    without_first,
 )
 
 TABLE = pa.table(
@@ -43,6 +44,14 @@ def test_deleted_rows_are_left_out(runs: list[tuple[int, int]]) -> None:
     assert (
         BATCHES.take(pa.array(left, pa.int64())).to_pylist() == found.drop(ROW_NUMBER).to_pylist()
     )
+
+
+@given(st.sets(st.integers(0, 2999)), st.integers(0, 3000))
+def test_rows_count_from_a_later_one(gone: set[int], first: int) -> None:
+    """Those before it are none of them any more."""
+    deleted = packed(np.array(sorted(gone), np.int64))
+    later = row_numbers(without_first(deleted, first)).tolist()
+    assert [row - first for row in sorted(gone) if row >= first] == later
 
 
 @pytest.mark.parametrize(("deleted", "copied"), [([5, 2500], 0), (range(0, 1000, 2), 1)])

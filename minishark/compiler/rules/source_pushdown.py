@@ -10,7 +10,8 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -52,16 +53,22 @@ def push(plan: LogicalPlan, sources: Mapping[str, str], _: None) -> LogicalPlan:
     return _pushed(plan, (), None, sources)
 
 
-def predicates_of(plan: LogicalPlan, table: str) -> tuple[Predicate, ...]:
+def predicates_of(
+    plan: LogicalPlan, tables: Collection[str]
+) -> Mapping[str, tuple[Predicate, ...]]:
     """Conditions of a column with constants that each row meets which a plan needs of a table.
 
-    None if it reads the table several times, or is not known.
+    By the tables' names, in lower case. None of one that it reads several times, or if none is
+    known.
     """
-    scans = (op for op in push(plan, {table.lower(): ""}, None).operators())
-    told = [op.hints.source for op in scans if isinstance(op, ops.Scan)]
-    if len(told) != 1 or told[0] is None:
-        return ()
-    return told[0].pushed.predicates
+    scans = (op for op in push(plan, dict.fromkeys(tables, ""), None).operators())
+    told = [(op.table.lower(), op.hints.source) for op in scans if isinstance(op, ops.Scan)]
+    read = Counter(name for name, _ in told)
+    return {
+        name: source.pushed.predicates
+        for name, source in told
+        if source is not None and name in tables and read[name] == 1 and source.pushed.predicates
+    }
 
 
 def _pushed(
