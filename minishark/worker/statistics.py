@@ -259,11 +259,11 @@ def _column_statistics(
     null_fraction = 1.0 - count / seen if seen else 0.0
     if total is not None:
         values = round(total * (1.0 - null_fraction))
-        return ColumnStatistics(null_fraction, _inferred(distinct, count, values))
+        return ColumnStatistics(null_fraction, inferred(distinct, count, values))
     return ColumnStatistics(null_fraction, distinct, *bounds, without_nulls=count == seen)
 
 
-def _inferred(distinct: int, sampled: int, total: int) -> int:
+def inferred(distinct: int, sampled: int, total: int) -> int:
     """Distinct values among `total`, of which `sampled` have `distinct`; see the module."""
     if sampled == 0:
         return 0

@@ -7,6 +7,7 @@ from dataclasses import replace
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +23,7 @@ from minishark.model.catalog import (
     row_place,
 )
 from minishark.model.expressions import Column
-from minishark.tables.changed_statistics import changed_statistics
+from minishark.tables.changed_statistics import changed_statistics, statistics_of
 from minishark.tables.deltas import (
     changed_files,
     must_merge,
@@ -32,6 +33,7 @@ from minishark.tables.deltas import (
     with_column,
     without_rows,
 )
+from minishark.worker.columns import integers
 from minishark.worker.visible_rows import packed, row_numbers
 
 
@@ -157,3 +159,13 @@ def test_a_view_of_a_catalog() -> None:
     catalog.add(replace(one, name="u"))
     assert (["u", "t"], ["t"]) == (view.loaded, now.loaded)
     assert [] == CatalogView(catalog, shows=lambda name: name != "u").loaded
+
+
+def test_distinct_values_of_many_rows_are_inferred() -> None:
+    """From a sample: near the truth for values that are all alike, few, or all different."""
+    schema = (Column("one", "BIGINT"), Column("few", "BIGINT"), Column("all", "BIGINT"))
+    numbers = np.arange(400_000)
+    added = pa.table([integers(numbers * 0), integers(numbers % 1000), integers(numbers)], [*"abc"])
+    found = statistics_of(schema, added, 0)
+    for expected, column in zip((1, 1_000, 400_000), found.columns, strict=True):
+        assert expected == pytest.approx(column.distinct, rel=0.02)
