@@ -35,7 +35,7 @@ def _stage(output: OutputKind = OutputKind.PIECE) -> StageTask:
 @pytest.fixture
 def progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TaskProgress:
     """That of a slot whose node keeps its files in `tmp_path`; tasks tell at once."""
-    monkeypatch.setattr(worker_progress, "_AFTER_S", 0.0)
+    monkeypatch.setattr(worker_progress, "PRINTED_AFTER_S", 0.0)
     (tmp_path / "queries/1").mkdir(parents=True)
     store: Any = SimpleNamespace(in_memory=lambda file: tmp_path / file)
     return TaskProgress(store)
@@ -166,7 +166,7 @@ def test_lines_of_a_task_that_runs_are_in_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is read once, there or in the outcome; both together are bounded."""
-    monkeypatch.setattr("minishark.worker.prints._AFTER_S", 0.0)
+    monkeypatch.setattr("minishark.worker.prints.PRINTED_AFTER_S", 0.0)
     prints, files, folder = Prints(), PrintedFiles(), tmp_path / "prints"
     assert [] == files.new([folder])
     prints.begin(lambda: folder)
