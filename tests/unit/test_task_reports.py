@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from minishark.events.figures import TaskFigures
+from minishark.model.events.figures import TaskFigures
 from minishark.query.progress import QueryProgress, StageProgress
 from minishark.session.prints import CallPrints, TaskPrints
 from minishark.session.progress import (
