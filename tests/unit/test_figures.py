@@ -31,7 +31,7 @@ from minishark.session.page.metrics import Totals, exposition
 from minishark.session.progress import progress_lines
 
 _WHERE = {"node", "executor"}
-PACKAGE = Path(figures.__file__).parents[1]
+PACKAGE = Path(figures.__file__).parents[2]
 
 
 class Extended(TaskFigures, frozen=True, kw_only=True):
