@@ -166,7 +166,7 @@ def test_lines_of_a_task_that_runs_are_in_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is read once, there or in the outcome; both together are bounded."""
-    monkeypatch.setattr("minishark.worker.prints._AFTER_S", 0.0)
+    monkeypatch.setattr("minishark.worker.prints.PRINTED_AFTER_S", 0.0)
     prints, files, folder = Prints(), PrintedFiles(), tmp_path / "prints"
     assert [] == files.new([folder])
     prints.begin(lambda: folder)
