@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from minishark.events.figures import TaskFigures
+from minishark.model.events.figures import TaskFigures
 from minishark.query.names import named
 from minishark.query.output_folder import FolderOutputs
 from minishark.worker.call_log import CALLS_ENDING, head_of, log_data, records

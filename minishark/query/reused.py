@@ -15,9 +15,9 @@ from msgspec import structs
 
 from minishark.cluster.job_events import TaskCompleted
 from minishark.compiler.stages.stage import Stage
-from minishark.events.figures import TaskFigures
-from minishark.events.kinds import StageReused
 from minishark.model.catalog import Table
+from minishark.model.events.figures import TaskFigures
+from minishark.model.events.kinds import StageReused
 from minishark.query.call_segments import CallSegments
 from minishark.query.job_builder import Environment, JobBuilder, TaskNames
 from minishark.query.names import KEPT, NoNameError, NotYetError, OutputNames

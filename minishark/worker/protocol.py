@@ -13,8 +13,8 @@ from typing import TypeAlias
 import msgspec
 
 from minishark.compiler.hints import NO_FRAGMENT_HINTS, FragmentHints
-from minishark.events.figures import TaskFigures
 from minishark.model.catalog import Constants, RowNumbers
+from minishark.model.events.figures import TaskFigures
 from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess
 
 

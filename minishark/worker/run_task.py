@@ -21,7 +21,7 @@ from minishark.compiler.hints import EarlyCte
 from minishark.compiler.sql.statements import variables_of
 from minishark.compiler.sql.tokens import SETTINGS, Cursor
 from minishark.errors import DataError
-from minishark.events.figures import TaskFigures
+from minishark.model.events.figures import TaskFigures
 from minishark.model.expressions import quote
 from minishark.sources.filesystems import is_remote
 from minishark.worker import functions
