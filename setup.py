@@ -107,7 +107,7 @@ setup(
     package_data={
         "minishark": ["py.typed"],
         "minishark.adapters.dbt": ["include/minishark/*.yml", "include/minishark/macros/*.sql"],
-        "minishark.events.page": ["static/*"],
+        "minishark.session.page": ["static/*"],
         "sparrow_core": ["py.typed"],
         "canary_core": ["py.typed"],
         "machine_kit": ["py.typed"],

@@ -40,8 +40,8 @@ from canary_core.machines.controller import Settings
 from machine_kit.addresses import Address, endpoint_of
 from machine_kit.machine import Envelope, Message
 from minishark.errors import ExecutionError
+from minishark.session.programs.program import Program
 from minishark.session.session import Session
-from minishark.tasks.programs.program import Program
 from minishark_lab.canary.cases import APPLICATIONS, Case, Measured
 from minishark_lab.canary.cluster import CONTROLLER, SimulatedRun, spend
 from minishark_lab.canary.overhead import cost_of_tasks

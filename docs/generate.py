@@ -38,7 +38,7 @@ from minishark.session.builder import SessionBuilder
 from minishark.session.catalog import SessionCatalog, Settings
 from minishark.session.options import OPTIONS
 from minishark.session.session import Session
-from minishark.tasks.items import Items
+from minishark.session.tasks.items import Items
 from sparrow_core.machines.client import Client
 from sparrow_core.machines.executor import Executor
 from sparrow_core.machines.node_monitor import NodeMonitor, NodeMonitorConfig

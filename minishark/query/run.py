@@ -38,8 +38,8 @@ from minishark.cluster.job_events import (
 )
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput
 from minishark.errors import ExecutionError, TasksLostError
-from minishark.events.kinds import AnyEvent
 from minishark.model.catalog import Table
+from minishark.model.events.kinds import AnyEvent
 from minishark.query.adaptation import Adaptation
 from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.inputs import lost_partitions, output_file
@@ -460,6 +460,8 @@ class QueryRun:
             self.on_progress(self.progress())
         if time.perf_counter() > self._looked_s + _LOOK_S:
             self._look_for_prints()
+        if self._reused is not None:
+            self._reused.look()
 
     def _show(self, executor: str, printed: str) -> None:
         if printed and self.on_print is not None:

@@ -12,7 +12,7 @@ import minishark
 from minishark.cli.tpch.queries import QUERY_COUNT, load_queries
 from minishark.cli.tpch.tables import TABLES
 from minishark.compiler.rules.coalesced_tasks import CoalescedTasks
-from minishark.events.record import QueryRecord
+from minishark.model.events.record import QueryRecord
 from minishark.query.answers import differences, output_order
 from minishark.session.session import Session
 from minishark_lab.tpch.reference import create_views

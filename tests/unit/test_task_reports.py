@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from minishark.events.figures import TaskFigures
+from minishark.model.events.figures import TaskFigures
 from minishark.query.progress import QueryProgress, StageProgress
 from minishark.session.prints import CallPrints, TaskPrints
 from minishark.session.progress import (
@@ -35,7 +35,7 @@ def _stage(output: OutputKind = OutputKind.PIECE) -> StageTask:
 @pytest.fixture
 def progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TaskProgress:
     """That of a slot whose node keeps its files in `tmp_path`; tasks tell at once."""
-    monkeypatch.setattr(worker_progress, "PRINTED_AFTER_S", 0.0)
+    monkeypatch.setattr(worker_progress, "_AFTER_S", 0.0)
     (tmp_path / "queries/1").mkdir(parents=True)
     store: Any = SimpleNamespace(in_memory=lambda file: tmp_path / file)
     return TaskProgress(store)
