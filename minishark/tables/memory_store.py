@@ -35,6 +35,7 @@ from minishark.query.sinks import Layout
 from minishark.sources.contract import Source
 from minishark.sources.files import NamedFiles
 from minishark.tables.attempts import attempted
+from minishark.tables.cached import CachedTables
 from minishark.tables.changes import ON_ALL_ROWS, Changes, NotHereError
 from minishark.tables.memory_changes import MemoryTable
 from minishark.tables.memory_transaction import (
@@ -43,7 +44,13 @@ from minishark.tables.memory_transaction import (
     begin,
     in_memory,
 )
-from minishark.tables.scratch_database import NO_CATALOG, AddedColumn, ScratchTable, Written
+from minishark.tables.scratch_database import (
+    NO_CATALOG,
+    AddedColumn,
+    ScratchDatabase,
+    ScratchTable,
+    Written,
+)
 from minishark.tables.scratch_store import HIDDEN, ScratchTables, of_catalog
 from minishark.tables.shared_tables import PREFIX, is_shared
 from minishark.tables.sources import arrow_table
@@ -235,7 +242,6 @@ class MemoryStore(TableStore):
                 return statement
         elif not target.is_main or (len(target.path) == 1 and not self._is_main(statement)):
             return statement
-        context.check_open()
         if isinstance(statement, Comment):
             return self._comment(statement.sql, target)
         if isinstance(statement, AlterTable | DropTable) and target is not None:
@@ -533,6 +539,25 @@ class MemoryStore(TableStore):
             raise AlreadyExistsError(f'Catalog Error: Table with name "{name}" already exists!')
         if not exists and self.context.planning.has_view(name):
             raise AlreadyExistsError(f'Catalog Error: View with name "{name}" already exists!')
+
+
+def load_changed(tables: Tables, cached: CachedTables, scratch: ScratchDatabase) -> None:
+    """Follow what has become of tables since this was called before; one thread at a time.
+
+    Cached rows that nobody holds are freed, and what statements have changed in a session's scratch
+    database is loaded, but for what only that can hold.
+    """
+    cached.sweep()
+    for name in scratch.renamed():
+        if name in tables.catalog:
+            tables.drop(name)
+    for table in scratch.changed():
+        if table.rows is not None:
+            with tables.folder() as folder:
+                tables.publish(built(tables, table, folder), replace=True)
+        elif table.name in tables.catalog:
+            tables.drop(table.name)
+        scratch.loaded(table)
 
 
 def built(tables: Tables, changed: ScratchTable, folder: str) -> Table:

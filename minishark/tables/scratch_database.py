@@ -71,6 +71,7 @@ _SETTINGS = {
 }
 ROWS = " minishark rows"  # the names of registered rows; no table of a user has them
 _STORED = " minishark stored"
+_STORED_ROWS = quote(_STORED)
 NO_CATALOG = (
     "This statement can't read the catalog: store its answer as a table first (CREATE TABLE names "
     "AS FROM duckdb_tables()), and read that."
@@ -540,7 +541,7 @@ class ScratchDatabase:
         read = {name: r for name, r in ((ROWS, given), (_STORED, stored)) if r is not None}
         types = self._types_of_users()
         with types, self._layout() as as_stored, self._made(sql, shell, read):
-            table, before = f"{_CLUSTERS}{quote(shell.name)}", quote(_STORED)
+            table, before = f"{_CLUSTERS}{quote(shell.name)}", _STORED_ROWS
             if stored is not None:
                 number = quote(stored.column_names[-1])
                 self._run(f"INSERT INTO {table} SELECT * EXCLUDE ({number}) FROM {before}")
@@ -567,7 +568,7 @@ class ScratchDatabase:
         names = [quote(name) for name in columns]
         texts = ", ".join(f"CAST({name} AS VARCHAR)" for name in names)
         filled = " AND ".join(f"{name} IS NOT NULL" for name in names)
-        of_old = f" ANTI JOIN {quote(_STORED)} USING ({', '.join(names)})" if has_stored else ""
+        of_old = f" ANTI JOIN {_STORED_ROWS} USING ({', '.join(names)})" if has_stored else ""
         values = self._read(f"SELECT {texts} FROM {table}{of_old} WHERE {filled}")
         return NewKeys(columns, values)
 
