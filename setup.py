@@ -172,5 +172,12 @@ setup(
             "minishark.flight = minishark.adapters.sqlalchemy:FlightDialect",
             "minishark.session = minishark.adapters.sqlalchemy:MinisharkDialect",
         ],
+        "sparrow_core.placements": [
+            "adaptive = minishark_lab.remembering:AdaptiveRatio",
+            "dodoor = minishark_lab.remembering:Dodoor",
+            "eagle = minishark_lab.remembering:Eagle",
+            "known_idle = minishark_lab.remembering:KnownIdle",
+            "prequal = minishark_lab.remembering:Prequal",
+        ],
     },
 )

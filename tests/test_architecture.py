@@ -62,7 +62,6 @@ CANARY_LAYERS = (
     "results",
     "policy",
     "machines",
-    "sim",
     "runtime",
 )
 # machine_kit's layers, low to high.
@@ -84,6 +83,7 @@ KIT_LAYERS = (
 LAB_LAYERS = (
     "tpch_data",
     "applications",
+    "remembering",
     "models",
     "harness",
     "sparrow",
@@ -113,7 +113,6 @@ DRIVERS = (
     "sparrow_core.sim",
     "sparrow_core.runtime.cluster",
     "canary_core.runtime",
-    "canary_core.sim",
 )
 BANNED_IN_MACHINES = frozenset(
     {"asyncio", "logging", "secrets", "socket", "subprocess", "threading", "time", "uuid", "zmq"}

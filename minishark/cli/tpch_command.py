@@ -63,7 +63,7 @@ def _check_placement(_context: click.Context, _option: click.Parameter, value: s
 @count_option("--replicas", "Replicas of each partition.  [default: 2, or 1 on one node]")
 @session_option(
     "placement",
-    metavar=f"[{'|'.join(placements.NAMES)}|MODULE:FACTORY]",
+    metavar=f"[{'|'.join(placements.names())}|MODULE:FACTORY]",
     callback=_check_placement,
     default="sparrow",
 )

@@ -51,6 +51,7 @@ class TaskNames:
 
     output: str  # a task's output
     calls: str  # the logs of its calls
+    logged: tuple[FileSlice, ...] = ()  # records of such logs, in files
 
 
 NO_NAMES: Mapping[int, TaskNames] = MappingProxyType({})
@@ -234,7 +235,9 @@ class JobBuilder:
         }
         payload = TaskPayload(index=index, inputs=own, reads=reads)
         if names is not None:
-            payload = structs.replace(payload, name=names.output, calls=names.calls)
+            payload = structs.replace(
+                payload, name=names.output, calls=names.calls, logged=names.logged
+            )
         return payload if stage.index != self.last else self.output.payload(payload, nodes)
 
     def _slices(
