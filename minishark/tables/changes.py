@@ -135,7 +135,7 @@ class Changes:
         Raises:
             NotHereError: as `apply`, as far as that is known before it runs.
         """
-        self._check(sql, change)
+        self._check(sql, change, table)
         self._check_bound(sql, change, table)
         if isinstance(change, Insert):
             if self._reads_nothing(sql, change, table):
@@ -169,14 +169,16 @@ class Changes:
         Raises:
             NotHereError: only DuckDB can run it, on all rows of the table; nothing was changed.
         """
-        self._check(sql, change)
+        self._check(sql, change, table)
         if isinstance(change, Insert):
             return self._insert(sql, change, table)
         return self._changed(sql, change, table)
 
-    def _check(self, sql: str, change: Change) -> None:
-        if change.returning and mentioned(sql, ("rowid",)):
-            raise NotHereError("RETURNING rowid needs DuckDB's own table.")
+    def _check(self, sql: str, change: Change, table: ChangedTable[Any]) -> None:
+        is_asked = not isinstance(change, Insert) or change.returning
+        is_column = any(column.name.lower() == "rowid" for column in table.schema)
+        if is_asked and not is_column and mentioned(sql, ("rowid",)):
+            raise NotHereError("rowid is of DuckDB's own tables, which number their rows.")
         if self.scratch.reads_catalog(change.clauses if isinstance(change, Insert) else sql):
             raise NotHereError(NO_CATALOG)
 

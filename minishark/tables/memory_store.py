@@ -119,6 +119,7 @@ class MemoryStore(TableStore):
 
     def create(self, name: str, given: GivenRows) -> bool:
         context, rows, layout, replace = self.context, given.rows, given.layout, given.replace
+        context.tables.temporary.discard(name.lower())
         with context.up_to_date():
             if isinstance(rows, SelectedRows):
                 self.store_query(name, rows.sql, layout, replace=replace)
@@ -260,6 +261,15 @@ class MemoryStore(TableStore):
             if temporary.exists_ok:
                 return counted(0)
             self._check_replaces(temporary)
+        answer = self._answer(statement, target)
+        if temporary is not None:
+            context.tables.temporary.add(temporary.target[-1].lower())
+        elif target is not None and _ends(statement):
+            context.tables.temporary.discard(target.name.lower())
+        return answer
+
+    def _answer(self, statement: Write, target: Target | None) -> pa.Table:
+        context = self.context
         match statement:
             case CreateTableAs() if target is not None and context.scratch.reads_catalog(
                 statement.sql
@@ -521,7 +531,7 @@ class MemoryStore(TableStore):
         It is in the same schema, in this session, and would take the other's place.
         """
         name = created.target[-1]
-        if not created.replaces:
+        if not (created.replaces and name.lower() in self.context.tables.temporary):
             raise AlreadyExistsError(
                 f'Catalog Error: Table with name "{name}" already exists! Temporary tables of this '
                 "session are in the schema main: take another name, or session.new_session(), "
@@ -539,6 +549,16 @@ class MemoryStore(TableStore):
             raise AlreadyExistsError(f'Catalog Error: Table with name "{name}" already exists!')
         if not exists and self.context.planning.has_view(name):
             raise AlreadyExistsError(f'Catalog Error: View with name "{name}" already exists!')
+
+
+def _ends(statement: Write) -> bool:
+    """Whether no temporary table has the name of a statement's table any more."""
+    match statement:
+        case DropTable():
+            return True
+        case CreateTable(table=created):
+            return not created.exists_ok
+    return False
 
 
 def load_changed(tables: Tables, cached: CachedTables, scratch: ScratchDatabase) -> None:

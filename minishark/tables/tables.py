@@ -139,6 +139,9 @@ class Tables:
     # Folders of tables that are no more, with the transactions that may still read them.
     _forgotten: dict[str, frozenset[str]] = field(default_factory=dict)
     _restoring: AbstractContextManager[Any] = field(init=False)
+    # By name in lower case: those that `connect`'s session calls temporary, though they are in the
+    # catalog as others are. CREATE OR REPLACE TEMP TABLE may replace these alone.
+    temporary: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.deltas = DeltaWriter(self.cluster, self.sizes)
