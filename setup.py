@@ -158,7 +158,10 @@ setup(
     },
     entry_points={
         "console_scripts": ["minishark = minishark.cli:main", "sparrow = sparrow_core.cli:main"],
-        "minishark.commands": ["bench = minishark_lab.command:bench"],
+        "minishark.commands": [
+            "bench = minishark_lab.command:bench",
+            "tpch = minishark_lab.tpch.command:tpch",
+        ],
         "minishark.datasets": ["ray = minishark_platforms.targets:ray_datasets"],
         "minishark.platforms": [
             "dask = minishark_platforms.targets:on_dask",

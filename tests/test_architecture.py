@@ -81,7 +81,7 @@ KIT_LAYERS = (
 )
 # minishark_lab's layers, low to high.
 LAB_LAYERS = (
-    "tpch_data",
+    "tpch",
     "applications",
     "remembering",
     "models",
