@@ -98,8 +98,8 @@ class QueryPlan:
         return {table.name.lower(): table for table in self.catalog}
 
     @cached_property
-    def predicates(self) -> Mapping[str, tuple[Predicate, ...]]:
-        """Conditions that each row meets which it needs of a table, by such tables' names."""
+    def predicates(self) -> Mapping[str, tuple[tuple[Predicate, ...], ...]]:
+        """Conditions on rows that it needs of stored tables, by their names and where it does."""
         stored = [name for name, table in self.tables.items() if not table.is_source]
         return predicates_of(self.logical, stored)
 

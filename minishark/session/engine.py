@@ -767,11 +767,10 @@ class _Query(Generic[Result]):
 
     def _read_by(self, plan: QueryPlan) -> Mapping[str, Table]:
         """The tables that a plan reads, without what it surely does not need of them."""
-        tables = self.planner.stored(plan)
-        if self._on_hosts:
+        tables, deltas = self.planner.stored(plan), self.engine.tables.deltas
+        if self._on_hosts or not any(map(deltas.has_bounds, tables.values())):
             return tables
-        narrowed = self.engine.tables.deltas.narrowed
-        needed = {name: narrowed(tables[name], told) for name, told in plan.predicates.items()}
+        needed = {n: deltas.narrowed(tables[n], places) for n, places in plan.predicates.items()}
         return {**tables, **needed}
 
     def _question_of(self, plan: QueryPlan) -> Question | None:

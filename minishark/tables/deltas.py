@@ -396,12 +396,18 @@ class DeltaWriter:
         plain = [_plain(part) for part in parts]
         return pa.concat_tables([part.cast(plain[0].schema) for part in plain])
 
-    def narrowed(self, table: Table, predicates: Sequence[Predicate]) -> Table:
-        """A table as a query needs it whose rows meet the predicates: some batches of its files.
+    def has_bounds(self, table: Table) -> bool:
+        """Whether bounds of batches are known of a table's files, or quickly measured."""
+        return any(part.file in self._measured for part in table.partitions)
 
-        Where bounds are known, as tasks have measured them.
+    def narrowed(self, table: Table, places: Sequence[Sequence[Predicate]]) -> Table:
+        """A table as a query needs it: some batches of its files, where bounds tell.
+
+        Args:
+            table: the table.
+            places: predicates of each place that reads it, which the rows meet that it needs.
         """
-        tested = _tested(table, predicates)
+        tested = [_tested(table, predicates) for predicates in places]
         with _told(table):
             partitions = tuple(
                 self._narrowed(part, tested) if part.file in self._measured else part
@@ -409,11 +415,13 @@ class DeltaWriter:
             )
         return dataclasses.replace(table, partitions=partitions)
 
-    def _narrowed(self, partition: Partition, tested: Sequence[tuple[int, Predicate]]) -> Partition:
+    def _narrowed(
+        self, partition: Partition, places: Sequence[Sequence[tuple[int, Predicate]]]
+    ) -> Partition:
         item = _all_rows(partition_slices(partition)[0])
         whole = self.cluster.store().read((item,))
         counts = [len(chunk) for chunk in whole.column(0).chunks]
-        maybe = self._maybe(item, whole, tested)
+        maybe = sorted({i for tested in places for i in self._maybe(item, whole, tested)})
         if len(maybe) == len(counts):
             return partition
         starts = [0, *itertools.accumulate(counts)]

@@ -83,7 +83,8 @@ class MemoryTable(ChangedTable[Table]):
     def _predicates(self, search: Callable[[str], str]) -> Sequence[Predicate]:
         planning, name = self._context.planning, self._table.name
         plan = planning.plan(planning.bind(search(quote(name))))
-        return predicates_of(plan, (name.lower(),)).get(name.lower(), ())
+        places = predicates_of(plan, (name.lower(),)).get(name.lower(), ())
+        return places[0] if len(places) == 1 else ()
 
     def rows_at(self, numbers: NDArray[Any]) -> pa.Table | None:
         if self._context.on_hosts():

@@ -399,8 +399,8 @@ def test_queries_read_batches_that_may_have_their_rows(
     monkeypatch.setattr(session._runtime.tables, "sizes", SIZES)
     read, sums = list[int](), "count(*), sum(k), sum(u), sum(n), max(s), min(y)"
 
-    def narrowed(self: DeltaWriter, partition: Partition, tested: Any) -> Partition:
-        found = narrow(self, partition, tested)
+    def narrowed(self: DeltaWriter, partition: Partition, places: Any) -> Partition:
+        found = narrow(self, partition, places)
         assert found.needed is not None, "there are two batches in each partition"
         read.append(sum(last - first for first, last, _ in found.needed))
         return found
@@ -427,6 +427,13 @@ def test_queries_read_batches_that_may_have_their_rows(
             with unittest.mock.patch.object(DeltaWriter, "_narrowed", narrowed):
                 compare(session, plain, "batches", sql, queries=0)
             assert sum(read) == batches, (change, condition)
+        for others, both in (("WHERE k > 399990", 2), ("", None)):
+            other = f"(FROM batches {others}) AS b ON a.k <> b.k"
+            joined = f"(FROM batches WHERE k < 9) AS a JOIN {other}"
+            read.clear()
+            with unittest.mock.patch.object(DeltaWriter, "_narrowed", narrowed):
+                compare(session, plain, "batches", f"SELECT count(*) FROM {joined}", queries=0)
+            assert (sum(read) if read else None) == both, others
         compare(session, plain, "batches", f"SELECT {sums}, count(n) FROM batches", queries=0)
     session.drop_table("batches")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -55,20 +54,18 @@ def push(plan: LogicalPlan, sources: Mapping[str, str], _: None) -> LogicalPlan:
 
 def predicates_of(
     plan: LogicalPlan, tables: Collection[str]
-) -> Mapping[str, tuple[Predicate, ...]]:
-    """Conditions of a column with constants that each row meets which a plan needs of a table.
+) -> Mapping[str, tuple[tuple[Predicate, ...], ...]]:
+    """Conditions of a column with constants that rows meet which a plan needs of a table.
 
-    By the tables' names, in lower case. None of one that it reads several times, or if none is
-    known.
+    By the tables' names, in lower case: those of each place that reads it, of which a row meets all
+    of one place at least. None of a table if there is a place without.
     """
-    scans = (op for op in push(plan, dict.fromkeys(tables, ""), None).operators())
-    told = [(op.table.lower(), op.hints.source) for op in scans if isinstance(op, ops.Scan)]
-    read = Counter(name for name, _ in told)
-    return {
-        name: source.pushed.predicates
-        for name, source in told
-        if source is not None and name in tables and read[name] == 1 and source.pushed.predicates
-    }
+    pushed = push(plan, dict.fromkeys(tables, ""), None)
+    told: dict[str, list[tuple[Predicate, ...]]] = {}
+    for scan in pushed.operators():
+        if isinstance(scan, ops.Scan) and scan.hints.source is not None:
+            told.setdefault(scan.table.lower(), []).append(scan.hints.source.pushed.predicates)
+    return {name: tuple(places) for name, places in told.items() if all(places)}
 
 
 def _pushed(
