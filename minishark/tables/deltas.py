@@ -32,7 +32,7 @@ import dataclasses
 import functools
 import itertools
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, TypeVar
@@ -419,15 +419,22 @@ class DeltaWriter:
         self, partition: Partition, places: Sequence[Sequence[tuple[int, Predicate]]]
     ) -> Partition:
         item = _all_rows(partition_slices(partition)[0])
-        whole = self.cluster.store().read((item,))
-        counts = [len(chunk) for chunk in whole.column(0).chunks]
-        maybe = sorted({i for tested in places for i in self._maybe(item, whole, tested)})
-        if len(maybe) == len(counts):
+        read = functools.cache(lambda: self.cluster.store().read((item,)))
+        needed, counts = set[int](), list[int]()
+        for tested in places:
+            known = self._telling(item, tested, read)
+            if not known:
+                return partition
+            counts = [each.rows or 0 for each in known[0][0]]
+            needed.update(_within(known))
+        if len(needed) == len(counts):
             return partition
+        maybe = sorted(needed)
         starts = [0, *itertools.accumulate(counts)]
         runs = np.split(maybe, np.flatnonzero(np.diff(maybe) != 1) + 1) if maybe else []
-        needed = tuple((int(run[0]), int(run[-1]) + 1, starts[run[0]]) for run in runs)
-        return dataclasses.replace(partition, needed=needed)
+        ends = ((int(run[0]), int(run[-1]) + 1) for run in runs)
+        kept = tuple((first, last, starts[first]) for first, last in ends)
+        return dataclasses.replace(partition, needed=kept)
 
     def _batches_within(
         self, item: FileSlice, whole: pa.Table, tested: Sequence[tuple[int, Predicate]]
@@ -438,31 +445,33 @@ class DeltaWriter:
         """
         batches = whole.to_batches()
         starts = [0, *itertools.accumulate(map(len, batches))]
-        return [(starts[i], batches[i]) for i in self._maybe(item, whole, tested)]
+        known = self._telling(item, tested, lambda: whole)
+        return [(starts[i], batches[i]) for i in (_within(known) if known else range(len(batches)))]
 
-    def _maybe(
-        self, item: FileSlice, whole: pa.Table, tested: Sequence[tuple[int, Predicate]]
-    ) -> list[int]:
-        """The batches of a file that may have such rows, by their numbers."""
-        maybe = list(range(whole.column(0).num_chunks))
-        for position, predicate in tested:
-            if len(predicate.values) > _VALUES_TESTED:
-                continue
-            bounds = self._bounds_of(item, whole, position)
-            if bounds is not None:
-                marks = may_match_each(predicate, bounds)
-                maybe = [i for i in maybe if marks[i]]
-        return maybe
+    def _telling(
+        self,
+        item: FileSlice,
+        tested: Sequence[tuple[int, Predicate]],
+        read: Callable[[], pa.Table],
+    ) -> list[tuple[list[Bounds], Predicate]]:
+        """Predicates with the bounds of their columns in each batch of a file, where these tell."""
+        bounds = [
+            (self._bounds_of(item, position, read), predicate)
+            for position, predicate in tested
+            if len(predicate.values) <= _VALUES_TESTED
+        ]
+        return [(of_column, predicate) for of_column, predicate in bounds if of_column]
 
-    def _bounds_of(self, item: FileSlice, whole: pa.Table, position: int) -> list[Bounds] | None:
-        """The bounds of a column in each batch of a file; None for types without plain ones."""
-        column = whole.column(position)
-        if not has_batch_bounds(column.type):
-            return None
+    def _bounds_of(
+        self, item: FileSlice, position: int, read: Callable[[], pa.Table]
+    ) -> list[Bounds]:
+        """The bounds of a column in each batch of a file; none for types without plain ones."""
         key = item.file, item.constants, position
         bounds = self._bounds.get(key)
         if bounds is None:
-            extremes = self._extremes_of(item, column, position)
+            column = read().column(position)
+            is_plain = has_batch_bounds(column.type)
+            extremes = self._extremes_of(item, column, position) if is_plain else ()
             bounds = [
                 Bounds(
                     minimum=_bound(low),
@@ -470,7 +479,7 @@ class DeltaWriter:
                     nulls=chunk.null_count,
                     rows=len(chunk),
                 )
-                for (low, high), chunk in zip(extremes, column.chunks, strict=True)
+                for (low, high), chunk in zip(extremes, column.chunks, strict=False)
             ]
             self._bounds[key] = bounds
             if len(self._bounds) > _BOUNDED_MAX:
@@ -704,6 +713,12 @@ def replaced_meanwhile(name: str) -> str:
 def _all_rows(item: FileSlice, batches: int | None = None) -> FileSlice:
     """All rows of a file, or of its first batches, those that are deleted, too."""
     return structs.replace(item, last=batches, deleted=b"", numbered_from=None)
+
+
+def _within(known: Sequence[tuple[Sequence[Bounds], Predicate]]) -> list[int]:
+    """The batches that may have rows for which predicates are true, by the bounds of columns."""
+    marks = [may_match_each(predicate, bounds) for bounds, predicate in known]
+    return [i for i, own in enumerate(zip(*marks, strict=True)) if all(own)]
 
 
 def _tested(table: Table, predicates: Sequence[Predicate]) -> list[tuple[int, Predicate]]:

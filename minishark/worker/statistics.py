@@ -106,7 +106,7 @@ def batch_bounds(measured: pa.Table, number: int) -> tuple[pa.Array, pa.Array] |
     """
     if f"lows_{number}" not in measured.column_names:
         return None
-    low, high = (measured.column(f"{name}_{number}").chunk(0).flatten() for name in _OF_BATCHES)
+    low, high = (measured.column(f"{name}_{number}").chunk(0).values for name in _OF_BATCHES)
     return low, high
 
 
