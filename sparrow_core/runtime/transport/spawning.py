@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -144,6 +145,7 @@ def fork(run: Callable[[], object]) -> Make:
 
 def become(ends: Ends, run: Callable[[], object]) -> NoReturn:
     """Be a new process from now on, which has only the files that it was given."""
+    status = 1
     try:
         for number, end in enumerate((ends.stdin, ends.output, ends.output)):
             os.dup2(end, number)
@@ -154,8 +156,13 @@ def become(ends: Ends, run: Callable[[], object]) -> NoReturn:
         if (random := sys.modules.get("numpy.random")) is not None:
             random.seed()  # Python's own generator does that itself
         run()
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 0
+    except BaseException:  # noqa: BLE001 - it ends here, not where the other process was
+        traceback.print_exc()
+        sys.stderr.flush()
     finally:
-        os._exit(1)  # not what is below on the stack
+        os._exit(status)
 
 
 def show_as(arguments: Sequence[str]) -> None:
