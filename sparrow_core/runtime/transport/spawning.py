@@ -215,6 +215,7 @@ class Template:
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for the program
                 env=process_environment(),
             )
         _templates.add(self)
