@@ -460,6 +460,8 @@ class QueryRun:
             self.on_progress(self.progress())
         if time.perf_counter() > self._looked_s + _LOOK_S:
             self._look_for_prints()
+        if self._reused is not None:
+            self._reused.look()
 
     def _show(self, executor: str, printed: str) -> None:
         if printed and self.on_print is not None:
