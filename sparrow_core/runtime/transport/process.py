@@ -238,10 +238,11 @@ def begun_executors(
     if not can_fork():
         return []
     calm_collector()
-    return [
-        started(logs / f"{_executor(node, index, restarts)}.log", fork(main))
-        for index in range(sum(group.count for group in groups))
+    names = [
+        _executor(node, index, restarts) for index in range(sum(group.count for group in groups))
     ]
+    files = [logs / f"{name}.log" for name in names]
+    return [started(log, fork(log, main)) for log in files]
 
 
 def run_node(

@@ -49,7 +49,8 @@ _SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # of prctl(2)
 _FORK_S = 30.0  # until a template has imported and forked
 _POLL_S = 0.0005
 _END_S = 1.0
-_TITLE_CHARS = 256  # room for what `ps` shows of a process that a template has forked
+TITLE_CHARS = 256
+"""Room in the last argument of who forks, for what `ps` shows of the forked process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def interpreter(log: Path, *, new_session: bool) -> Make:
 
     def make(ends: Ends) -> Callable[[], int]:
         process = subprocess.Popen(
-            [sys.executable, "-m", f"{_MODULES}.process", str(log)],  # the path is for `ps`
+            _arguments(log),
             stdin=ends.stdin,
             stdout=ends.output,
             stderr=ends.output,
@@ -118,6 +119,10 @@ def interpreter(log: Path, *, new_session: bool) -> Make:
     return make
 
 
+def _arguments(log: Path) -> tuple[str, ...]:
+    return (sys.executable, "-m", f"{_MODULES}.process", str(log))  # the path is for `ps`
+
+
 def process_environment() -> dict[str, str]:
     """The environment of processes that are started: as here, with the same modules."""
     path = os.pathsep.join(map(os.path.abspath, sys.path))
@@ -129,7 +134,7 @@ def can_fork() -> bool:
     return sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
 
 
-def fork(run: Callable[[], object]) -> Make:
+def fork(log: Path, run: Callable[[], object]) -> Make:
     """Make processes that are copies of this one, and call `run`; see `can_fork`."""
 
     def make(ends: Ends) -> Callable[[], int]:
@@ -137,6 +142,7 @@ def fork(run: Callable[[], object]) -> Make:
         sys.stderr.flush()
         pid = os.fork()
         if not pid:
+            show_as(_arguments(log))
             become(ends, run)
         return lambda: pid
 
@@ -209,7 +215,7 @@ class Template:
         self._key = key
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            names = ",".join(modules).ljust(_TITLE_CHARS)
+            names = ",".join(modules).ljust(TITLE_CHARS)
             self._process = subprocess.Popen(
                 [sys.executable, "-m", f"{_MODULES}.template", names],
                 stdin=theirs.fileno(),
@@ -278,8 +284,7 @@ class Template:
         return make
 
     def _make(self, ends: Ends, log: Path, *, new_session: bool) -> Callable[[], int]:
-        arguments = (sys.executable, "-m", f"{_MODULES}.process", str(log))
-        order = msgspec.msgpack.encode(Order(process_environment(), arguments, new_session))
+        order = Order(process_environment(), _arguments(log), new_session)
         number, told = os.pipe()
         here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -287,7 +292,8 @@ class Template:
             with _lock:
                 _Adoption.begin()
                 try:
-                    socket.send_fds(self._socket, [order], files, socket.MSG_NOSIGNAL)
+                    encoded = msgspec.msgpack.encode(order)
+                    socket.send_fds(self._socket, [encoded], files, socket.MSG_NOSIGNAL)
                 except BaseException:
                     _Adoption.end()
                     raise
