@@ -40,13 +40,13 @@ import minishark
 from minishark.cli.tpch.queries import load_queries
 from minishark.cli.tpch.tables import load_tables
 from minishark.errors import QueryCancelledError
-from minishark.events import kinds
-from minishark.events.page.board import Board
-from minishark.events.page.site import READER_S
+from minishark.model.events import kinds
+from minishark.session.page.board import Board
+from minishark.session.page.site import READER_S
 from minishark_lab.harness.clocks import CpuClock, timed
 from minishark_lab.harness.parameters import Count, Positive
 from minishark_lab.harness.script import TpchOptions, described, run_script
-from minishark_lab.tpch_data import Silent
+from minishark_lab.tpch.data import Silent
 
 _SECTIONS = ("cost", "delays", "memory", "size")
 _VIEWS = ("cluster", "queries", "placement")

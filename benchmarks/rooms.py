@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 from tests.test_architecture import LAYERS  # noqa: E402 - the root is on the path only now
 
 _PACKAGE = str(ROOT / "minishark")
-_VOCABULARY = ("model", "events", "errors")
+_VOCABULARY = ("model", "errors")
 _LARGE = 400_000  # rows of two columns are more than the front end reads by itself
 
 

@@ -62,6 +62,7 @@ _SECRETS = re.compile(
 )
 
 
+@functools.lru_cache(maxsize=64)  # the same statements are told again and again
 def redacted(text: str) -> str:
     """A text that others may read: passwords, keys and tokens in it are `***`.
 

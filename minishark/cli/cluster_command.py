@@ -15,7 +15,7 @@ from minishark.errors import OptionError
 if TYPE_CHECKING:
     from minishark.cluster.launch import NodeProcess
     from minishark.cluster.status import Survey
-    from minishark.events.kinds import NodeReport
+    from minishark.model.events.kinds import NodeReport
 
 _DEFAULT = "default"
 # What --json says of sessions, and of what nodes use.

@@ -15,9 +15,9 @@ import click
 from minishark.cli.options import debug_option, keys_option
 
 if TYPE_CHECKING:
-    from minishark.events.page.server import PageServer
-    from minishark.events.page.site import Site
-    from minishark.events.page.sources import Source
+    from minishark.session.page.server import PageServer
+    from minishark.session.page.site import Site
+    from minishark.session.page.sources import Source
 
 _DEFAULT = "default"
 _POLL_S = 0.5
@@ -91,8 +91,8 @@ def ui(
     connect(event_log=FOLDER) has written. A session of your own shows its page with session.ui().
     """
     from minishark.adapters.flight.access import read_token
-    from minishark.events.page.server import PageServer
-    from minishark.events.page.site import Site
+    from minishark.session.page.server import PageServer
+    from minishark.session.page.site import Site
 
     opened, is_live = _opened(source, keys)
     with contextlib.closing(opened):
@@ -136,7 +136,7 @@ def _opened(source: str, keys: str | None) -> tuple[Source, bool]:
     """The source of events that an argument names, and whether it is live."""
     from minishark.cluster.launch import resolve
     from minishark.cluster.sharing import ClusterEvents
-    from minishark.events.page.sources import HistorySource
+    from minishark.session.page.sources import HistorySource
 
     if source.endswith(".jsonl") or Path(source).exists():
         return HistorySource(source), False
@@ -147,7 +147,7 @@ def _serve(server: PageServer, opens: bool | None, cluster: str | None) -> None:
     """Serve until the user has enough, or a cluster has stopped."""
     from minishark.cluster.launch import find_cluster
     from minishark.errors import ClusterError
-    from minishark.session.page import show
+    from minishark.session.session_page import show
 
     server.start()
     try:
@@ -165,7 +165,7 @@ def _serve(server: PageServer, opens: bool | None, cluster: str | None) -> None:
 
 def _export(site: Site, target: Path, key: str | None) -> None:
     from minishark.errors import DataError, OptionError
-    from minishark.events.page.export import export_query, newest_query
+    from minishark.session.page.export import export_query, newest_query
 
     site.poll()
     chosen = key or site.look(newest_query)

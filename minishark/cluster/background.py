@@ -52,6 +52,11 @@ class Background(Generic[T]):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether items wait."""
+        return not self._queued.empty()
+
     def put(self, item: T) -> None:
         """Have an item handled, unless too many wait for that."""
         try:

@@ -16,7 +16,7 @@ from minishark.cluster.jobs.client import JobsClient
 from minishark.cluster.outputs import SharedOutputs
 from minishark.cluster.shared.client import SharedTablesClient
 from minishark.cluster.wire import Reply, Request
-from minishark.events.kinds import NodeUsage
+from minishark.model.events.kinds import NodeUsage
 from minishark.worker.paths import StorePaths
 from sparrow_core import NodeStatus
 

@@ -32,7 +32,7 @@ from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service, change_files
 from minishark.cluster.shared.client import SharedTablesClient
 from minishark.cluster.status import usages_elsewhere
-from minishark.events.kinds import NodeUsage
+from minishark.model.events.kinds import NodeUsage
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from minishark.worker.store import Store

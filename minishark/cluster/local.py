@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from canary_core.runtime.mailbox import Mailbox
     from minishark.cluster.backend import Backend, Placement
     from minishark.cluster.jobs.client import JobsClient
-    from minishark.events.kinds import NodeUsage
+    from minishark.model.events.kinds import NodeUsage
     from minishark.worker.store import Store
 
 NO_JOBS = (

@@ -42,7 +42,7 @@ from minishark.cluster.outputs import FOLDER, HeldOutputs, HomeIndex, answered
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service, change_files
 from minishark.cluster.shared.keeper import TablesKeeper, WantedFiles
-from minishark.events.kinds import NodeUsage, SessionUsage
+from minishark.model.events.kinds import NodeUsage, SessionUsage
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation

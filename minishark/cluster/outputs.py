@@ -35,7 +35,7 @@ from minishark.cluster import wire
 from minishark.cluster.background import Background
 from minishark.cluster.connections import Connections
 from minishark.errors import ClusterError
-from minishark.events.figures import TaskFigures
+from minishark.model.events.figures import TaskFigures
 from minishark.worker.protocol import KeptOutput, StoreLocation, TaskOutcome
 from minishark.worker.storage import folder_bytes
 

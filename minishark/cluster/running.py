@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from minishark.events import kinds
+from minishark.model.events import kinds
 from sparrow_core import JobId, NodeStatus, TaskId
 
 _SHOWN_MAX = 100

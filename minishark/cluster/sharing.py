@@ -24,8 +24,8 @@ from minishark.cluster.keys import Keys, load_keys
 from minishark.cluster.node import service_address
 from minishark.cluster.status import NOWHERE, node_changes, node_reports, node_usages
 from minishark.errors import ClusterError
-from minishark.events import kinds
-from minishark.events.stream import EventStream
+from minishark.model.events import kinds
+from minishark.model.events.stream import EventStream
 
 EVENTS_MAX = 4_000  # in one reply
 _SEEN_HERE = (kinds.NodeReport, kinds.NodeDied, kinds.NodeLeft, kinds.JobReport)

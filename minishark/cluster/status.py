@@ -18,8 +18,8 @@ from minishark.cluster.machine import memory_of
 from minishark.cluster.node import service_address, this_host
 from minishark.cluster.wire import Done, DrainNode, GetUsage, Usage
 from minishark.errors import ClusterError
-from minishark.events import kinds
-from minishark.events.kinds import NodeReport, NodeUsage, SessionUsage
+from minishark.model.events import kinds
+from minishark.model.events.kinds import NodeReport, NodeUsage, SessionUsage
 from minishark.worker.paths import StorePaths
 from minishark.worker.storage import folder_bytes
 from sparrow_core import NodeStatus

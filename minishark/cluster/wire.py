@@ -20,7 +20,7 @@ import msgspec
 
 from minishark.cluster.jobs.records import Holder, JobProgram, JobProgress, JobState, JobTerms
 from minishark.cluster.shared.records import News, Order, TableChange, Uid
-from minishark.events.kinds import AnyEvent, NodeUsage, SessionStarted
+from minishark.model.events.kinds import AnyEvent, NodeUsage, SessionStarted
 from minishark.worker.protocol import KeptOutput, StoreLocation
 from sparrow_core.protocol.messages import PROTOCOL_VERSION
 
@@ -389,7 +389,7 @@ class Elsewhere(Message, frozen=True):
 
 
 class Events(Message, frozen=True, kw_only=True):
-    """The reply to GetEvents: as `minishark.events.stream.Batch`, in msgpack.
+    """The reply to GetEvents: as `minishark.model.events.stream.Batch`, in msgpack.
 
     Attributes:
         began: the session's SessionStarted.

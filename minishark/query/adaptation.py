@@ -12,8 +12,8 @@ from minishark.compiler.physical.sizes import Situation, StageSize, TaskSize
 from minishark.compiler.stages.adapt import adapt
 from minishark.compiler.stages.remaining import executed
 from minishark.compiler.stages.stage import Stage
-from minishark.events.record import Revision
 from minishark.model.catalog import Catalog
+from minishark.model.events.record import Revision
 from minishark.worker.protocol import TaskOutcome
 
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from minishark.events.record import QueryRecord
+from minishark.model.events.record import QueryRecord
 
 QueryMetrics: TypeAlias = QueryRecord
 """What a query did."""

@@ -12,10 +12,10 @@ from msgspec import structs
 
 from minishark.cluster.job_events import Job, PlacementStep, TaskCompleted, TaskFailed
 from minishark.errors import QueryCancelledError, QueryTimeoutError
-from minishark.events import kinds
-from minishark.events.figures import OperatorFigures, TaskFigures
-from minishark.events.record import QueryRecord, Revision
-from minishark.events.traces import trace_parent
+from minishark.model.events import kinds
+from minishark.model.events.figures import OperatorFigures, TaskFigures
+from minishark.model.events.record import QueryRecord, Revision
+from minishark.model.events.traces import trace_parent
 from minishark.query.planner import QueryPlan
 from minishark.query.shown import Shown
 

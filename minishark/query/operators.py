@@ -55,7 +55,7 @@ from minishark.compiler.physical.plan import (
     aggregate_of,
 )
 from minishark.compiler.stages.stage import Stage
-from minishark.events.figures import OperatorFigures
+from minishark.model.events.figures import OperatorFigures
 from minishark.worker.protocol import Profiled, TaskOutcome
 
 _GROUPED = frozenset(("HASH_GROUP_BY", "PERFECT_HASH_GROUP_BY", "PARTITIONED_AGGREGATE"))

@@ -250,13 +250,16 @@ class FolderOutputs:
     def find(self, names: Sequence[str]) -> dict[str, KeptOutput]:
         """Those of the outputs that the cluster, or else the folder has."""
         outputs = {} if self._behind is None else self._behind.find(names)
-        left = [name for name in names if name not in outputs]
+        return {**outputs, **self.read([name for name in names if name not in outputs])}
+
+    def read(self, names: Sequence[str]) -> dict[str, KeptOutput]:
+        """Those of the outputs that the folder has."""
         if self._entries.threads == 1:
-            read = [self._taken(name) for name in left]
+            read = [self._taken(name) for name in names]
         else:
-            read = at_once([partial(self._taken, name) for name in left], self._entries.threads)
-        outcomes = zip(left, read, strict=True)
-        return {**outputs, **{name: output for name, output in outcomes if output is not None}}
+            read = at_once([partial(self._taken, name) for name in names], self._entries.threads)
+        outcomes = zip(names, read, strict=True)
+        return {name: output for name, output in outcomes if output is not None}
 
     def _taken(self, name: str) -> KeptOutput | None:
         """An output of the folder, whose file is the session's from now on."""
@@ -271,10 +274,8 @@ class FolderOutputs:
         output, data = read
         if output.outcome.file is None:
             return output
-        with self._lock:
-            if len(data) > self._left_bytes:
-                return None
-            self._left_bytes -= len(data)
+        if not self.takes(len(data)):
+            return None
         store = self._store()
         file = f"{self._folder}/{name}-{secrets.token_hex(4)}.arrow"
         try:
@@ -283,6 +284,14 @@ class FolderOutputs:
             return None
         outcome = msgspec.structs.replace(output.outcome, file=file)
         return msgspec.structs.replace(output, outcome=outcome, node=store.node)
+
+    def takes(self, size: int) -> bool:
+        """Whether the session may store so many more bytes of the folder; then they count."""
+        with self._lock:
+            if size > self._left_bytes:
+                return False
+            self._left_bytes -= size
+            return True
 
     def absent(self, names: Sequence[str]) -> frozenset[str]:
         """None are known to be: to look is to fetch what is there."""
@@ -311,7 +320,16 @@ class FolderOutputs:
         """Write outputs to the folder, and let others find them, or miss them; does not wait."""
         if self._behind is not None:
             self._behind.keep(outputs)
+        self.write(outputs)
+
+    def write(self, outputs: Mapping[str, KeptOutput]) -> None:
+        """Write outputs to the folder; does not wait."""
         self._background.put(dict(outputs))
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether outputs wait to be written."""
+        return self._background.is_behind
 
     def close(self) -> None:
         """Write what is queued, if that does not take long."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from minishark.events.figures import TaskFigures
+from minishark.model.events.figures import TaskFigures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.stages.display import stages_text
 from minishark.compiler.stages.stage import Stage, TableInput
 from minishark.errors import redacted
-from minishark.events.figures import FIGURES, Figure, OperatorFigures, Sums, TaskFigures, Unit
-from minishark.events.record import QueryRecord, StageRecord
+from minishark.model.events.figures import FIGURES, Figure, OperatorFigures, Sums, TaskFigures, Unit
+from minishark.model.events.record import QueryRecord, StageRecord
 from minishark.query.inputs import preferred_nodes
 from minishark.query.planner import QueryPlan
 

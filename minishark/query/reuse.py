@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from minishark.query.call_segments import CallSegments
 from minishark.query.names import Leaves
 from minishark.worker.protocol import KeptOutput
 
@@ -78,6 +79,8 @@ class Reuse:
     token: str = field(init=False)
     now_s: Callable[[], float] = time.time
     shared: Shared | None = None  # None: nobody else has any
+    # Makes what a run keeps of calls for other clusters; None for none.
+    calls: Callable[[], CallSegments] | None = None
     # Names that files of tables have beside their paths, the same in every session.
     contents: MutableMapping[str, str] = field(default_factory=dict)
     _kept: OrderedDict[str, KeptOutput] = field(default_factory=OrderedDict)

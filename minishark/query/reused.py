@@ -15,9 +15,10 @@ from msgspec import structs
 
 from minishark.cluster.job_events import TaskCompleted
 from minishark.compiler.stages.stage import Stage
-from minishark.events.figures import TaskFigures
-from minishark.events.kinds import StageReused
 from minishark.model.catalog import Table
+from minishark.model.events.figures import TaskFigures
+from minishark.model.events.kinds import StageReused
+from minishark.query.call_segments import CallSegments
 from minishark.query.job_builder import Environment, JobBuilder, TaskNames
 from minishark.query.names import KEPT, NoNameError, NotYetError, OutputNames
 from minishark.query.planner import QueryPlan
@@ -73,9 +74,11 @@ class ReusedOutputs:
     _held: list[str] = field(default_factory=list)  # those that it has computed
     _answer: str | None = None  # the answer's name
     _run: str = field(init=False)  # a random text
+    _calls: CallSegments | None = field(init=False)
 
     def __post_init__(self) -> None:
         self._run = self.reuse.chance()
+        self._calls = None if self.reuse.calls is None else self.reuse.calls()
 
     def plan(self, stages: Sequence[Stage], tables: Mapping[str, Table]) -> None:
         """These are the query's stages, and the tables that they read."""
@@ -234,7 +237,17 @@ class ReusedOutputs:
                 calls = output or self._name(stage, task) or ""
             if output or calls:
                 names[task] = TaskNames(output, calls)
-        return names
+        if self._calls is None:
+            return names
+        logged = self._calls.found(each.calls for each in names.values() if each.calls)
+        return {
+            task: replace(each, logged=logged.get(each.calls, ())) for task, each in names.items()
+        }
+
+    def look(self) -> None:
+        """To be called often: keep what calls of tasks that run have come to."""
+        if self._calls is not None:
+            self._calls.look()
 
     def on_shared(self, submission: Submission, event: SharedTask) -> None:
         """Another query has run a task."""
@@ -258,6 +271,8 @@ class ReusedOutputs:
         Only those check the file who take it later.
         """
         name = self._named.get((stage, event.task_id))
+        if self._calls is not None and output.outcome.calls:
+            self._calls.ended(output.outcome.calls, output.node)
         identity = name
         if name is not None and self.graph.varies(stage):
             identity = self.reuse.chance()
@@ -342,6 +357,8 @@ class ReusedOutputs:
         self.reuse.give(taken)
         held, self._held = self._held, []
         self.reuse.let_go(held)
+        if self._calls is not None:
+            self._calls.close()
 
 
 def _output(kept: KeptOutput) -> TaskOutput:

@@ -38,8 +38,8 @@ from minishark.cluster.job_events import (
 )
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput
 from minishark.errors import ExecutionError, TasksLostError
-from minishark.events.kinds import AnyEvent
 from minishark.model.catalog import Table
+from minishark.model.events.kinds import AnyEvent
 from minishark.query.adaptation import Adaptation
 from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.inputs import lost_partitions, output_file
@@ -54,7 +54,7 @@ from minishark.query.shown import operator_figures, shown
 from minishark.query.sinks import Output, Sink
 from minishark.query.stage_graph import Read, StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import StageJobs
-from minishark.worker.prints import PRINTS_FOLDER, PrintedFiles
+from minishark.worker.prints import PRINTED_AFTER_S, PRINTS_FOLDER, PrintedFiles
 from minishark.worker.progress import parts_done
 from minishark.worker.protocol import (
     FileSlice,
@@ -458,8 +458,10 @@ class QueryRun:
         self.observer.check()
         if self.on_progress is not None:
             self.on_progress(self.progress())
-        if time.monotonic() > self._looked_s + _LOOK_S:
+        if time.perf_counter() > self._looked_s + _LOOK_S:
             self._look_for_prints()
+        if self._reused is not None:
+            self._reused.look()
 
     def _show(self, executor: str, printed: str) -> None:
         if printed and self.on_print is not None:
@@ -468,9 +470,10 @@ class QueryRun:
 
     def _look_for_prints(self) -> None:
         """Show what tasks have printed that run still, or were lost."""
-        if self.on_print is None:
+        now = time.perf_counter()
+        if self.on_print is None or now < self._started_s + PRINTED_AFTER_S:
             return
-        self._looked_s = time.monotonic()
+        self._looked_s = now
         folders = [
             self.store.in_memory(f"{folder}/{PRINTS_FOLDER}", node)
             for folder in dict.fromkeys((self.folder, self.output.folder or self.folder))

@@ -11,9 +11,9 @@ from msgspec import structs
 from minishark.compiler.logical.operators import Cte, Limit, Project, Scan, Sort, TopN, Window
 from minishark.compiler.physical.plan import Exchange, PhysicalPlan, StageOutput
 from minishark.compiler.stages.stage import Stage, TableInput
-from minishark.events import kinds
-from minishark.events.figures import OperatorFigures
 from minishark.model.catalog import Table
+from minishark.model.events import kinds
+from minishark.model.events.figures import OperatorFigures
 from minishark.query.operators import measured, own_operators
 from minishark.worker.protocol import TaskOutcome
 

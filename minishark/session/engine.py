@@ -39,10 +39,10 @@ from minishark.errors import (
     TaskFailedError,
     UnsupportedError,
 )
-from minishark.events.kinds import AnyEvent
-from minishark.events.record import QueryRecord
-from minishark.events.stream import EventStream
 from minishark.model.catalog import Catalog, Table
+from minishark.model.events.kinds import AnyEvent
+from minishark.model.events.record import QueryRecord
+from minishark.model.events.stream import EventStream
 from minishark.query.adaptation import Adaptation
 from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.job_builder import Environment
@@ -61,18 +61,18 @@ from minishark.query.sources import SourceTables
 from minishark.query.stored_rows import stored_rows
 from minishark.session.kept_outputs import NO_REUSE, Reuses, kept_outputs
 from minishark.session.prints import TaskPrints
+from minishark.session.programs.programs import Programs
 from minishark.session.scope import Scope
 from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedRows, CachedTables, CachePlan, Fingerprint
 from minishark.tables.deltas import SIZES, Sizes
 from minishark.tables.interruption import stopped_by
-from minishark.tables.memory_store import built
+from minishark.tables.memory_store import load_changed
 from minishark.tables.memory_transaction import in_memory
 from minishark.tables.merging import Merger
 from minishark.tables.scratch_database import NO_CATALOG, SharedScratch, StoppedBy
 from minishark.tables.store import StoreAsTable
 from minishark.tables.tables import Tables
-from minishark.tasks.programs.programs import Programs
 from minishark.worker.host_files import OBJECTS, HostFiles
 from minishark.worker.memory import front_end_bytes
 from minishark.worker.protocol import ScalarFunction, TaskFunction
@@ -269,19 +269,8 @@ class Engine:
     def up_to_date(self, scope: Scope) -> Iterator[None]:
         """What every statement relies on: an open session, and tables as last written."""
         self.check_open(scope)
-        scratch = scope.scratch
         with self.loading:
-            self.cached.sweep()
-            for name in scratch.renamed():
-                if name in self.tables.catalog:
-                    self.tables.drop(name)
-            for table in scratch.changed():
-                if table.rows is not None:
-                    with self.tables.folder() as folder:
-                        self.tables.publish(built(self.tables, table, folder), replace=True)
-                elif table.name in self.tables.catalog:
-                    self.tables.drop(table.name)
-                scratch.loaded(table)
+            load_changed(self.tables, self.cached, scope.scratch)
         for look in scope.before_statements:
             look()
         yield

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from minishark.cluster.backend import CALLS_FOLDER
-from minishark.events.page.server import PageServer
 from minishark.query.run import working_folder
 from minishark.session.engine import Engine
 from minishark.session.kept_calls import kept_calls
-from minishark.session.page import serve_session, share, show
+from minishark.session.page.server import PageServer
 from minishark.session.prints import CallPrints
+from minishark.session.session_page import serve_session, share, show
+from minishark.session.tasks.files import Files
+from minishark.session.tasks.pool import CallPool
+from minishark.session.tasks.verbs import Calls
 from minishark.session.watcher import Watcher
-from minishark.tasks.files import Files
-from minishark.tasks.pool import CallPool
-from minishark.tasks.verbs import Calls
 from minishark.worker.prints import PRINTS_FOLDER
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from minishark.events.figures import TaskFigures
+from minishark.model.events.figures import TaskFigures
 from minishark.query.digests import Digest
 from minishark.query.names import (
     NoNameError,
@@ -21,8 +21,8 @@ from minishark.query.names import (
 from minishark.query.reuse import Reuse
 from minishark.query.run import working_folder
 from minishark.session.engine import Engine
-from minishark.tasks.functions import Function
-from minishark.tasks.kept import Naming
+from minishark.session.tasks.functions import Function
+from minishark.session.tasks.kept import Naming
 from minishark.worker.protocol import (
     FileSlice,
     KeptOutput,

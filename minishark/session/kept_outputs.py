@@ -6,11 +6,13 @@ import contextlib
 import sys
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from minishark.cluster.contract import Cluster
 from minishark.cluster.outputs import FOLDER as SHARED_FOLDER
 from minishark.errors import MinisharkError
+from minishark.query.call_segments import CallSegments
 from minishark.query.output_folder import FolderOutputs, entries_in
 from minishark.query.reuse import RANDOM, Reuse
 from minishark.sources.filesystems import StoreAccess
@@ -86,9 +88,10 @@ def kept_outputs(
         )
     folder = cluster.folder(FOLDER)
     cluster.make_folder(folder)
-    shared = None
+    logs = folder if of_nodes is None else SHARED_FOLDER
+    in_folder = None
     if entries is not None:
-        shared = FolderOutputs(
+        in_folder = FolderOutputs(
             entries,
             store=cluster.store,
             folder=folder,
@@ -107,10 +110,15 @@ def kept_outputs(
                     store.remove(FileSlice(file, (node,)))
 
     return Reuse(
-        folder=folder if of_nodes is None else SHARED_FOLDER,
+        folder=logs,
         quota_bytes=quota if of_nodes is None else _KNOWN_BYTES,
         remove=remove,
-        shared=shared,
+        shared=in_folder,
+        calls=None
+        if in_folder is None
+        else partial(
+            CallSegments, outputs=in_folder, store=cluster.store, logs=logs, folder=folder
+        ),
         contents=contents,
         chance=chance,
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
     from rich.text import Text
 
-    from minishark.events.kinds import NodeReport
+    from minishark.model.events.kinds import NodeReport
     from minishark.query.progress import ProgressHandler, StageProgress
 
 _DELAY_S = 0.25

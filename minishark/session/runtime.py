@@ -33,9 +33,8 @@ from minishark.dataframe.local import local_table
 from minishark.dataframe.partitioned import kept
 from minishark.dataframe.profile import Profile
 from minishark.errors import UnsupportedError, VerificationError
-from minishark.events.kinds import AnyEvent, NodeReport
-from minishark.events.page.export import QueryPage
 from minishark.model.catalog import Catalog, Partition
+from minishark.model.events.kinds import AnyEvent, NodeReport
 from minishark.model.expressions import Schema, quote_text
 from minishark.query.answers import differences, output_order
 from minishark.query.metrics import Answer, QueryMetrics
@@ -47,16 +46,17 @@ from minishark.session.definitions import Definitions
 from minishark.session.engine import Engine, Result
 from minishark.session.file_writer import FileWriter
 from minishark.session.jobs import Job, submit_query
+from minishark.session.page.export import QueryPage
 from minishark.session.progress import progress_for_people
 from minishark.session.scope import Scope
+from minishark.session.tasks.items import Items
+from minishark.session.tasks.verbs import Calls
 from minishark.sources.contract import Source
 from minishark.tables.cached import CachedRows, CachePlan
 from minishark.tables.memory_store import MemoryStore
 from minishark.tables.scratch_store import ScratchTables, TemporaryTables
 from minishark.tables.shared_store import SharedStore, shared_name
 from minishark.tables.stores import GivenRows, SelectedRows, StoreContext, Stores, TableStore
-from minishark.tasks.items import Items
-from minishark.tasks.verbs import Calls
 from minishark.worker.protocol import TaskFunction
 
 if TYPE_CHECKING:

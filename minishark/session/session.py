@@ -35,7 +35,7 @@ from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.runtime import note_session
 from minishark.dataframe.udf import UserFunctions
 from minishark.errors import OptionError
-from minishark.events.kinds import NodeReport
+from minishark.model.events.kinds import NodeReport
 from minishark.query.progress import ProgressHandler
 from minishark.query.run import working_folder
 from minishark.query.sinks import Layout
@@ -45,20 +45,20 @@ from minishark.session.group import SessionGroup
 from minishark.session.lazy import imported
 from minishark.session.operations import Operations
 from minishark.session.options import OPTIONS
+from minishark.session.programs.program import Program
+from minishark.session.programs.programs import ProgramDriver, ProgramOptions
+from minishark.session.programs.result_table import IntoTable
 from minishark.session.progress import line_for_people
 from minishark.session.runtime import Runtime
 from minishark.session.scope import Scope
 from minishark.session.served import Served, server
 from minishark.session.shown import session_html
 from minishark.session.statements import Statements
+from minishark.session.tasks.accumulators import Accumulator
+from minishark.session.tasks.items import Items
+from minishark.session.tasks.nested import SessionAddress, is_here, session_in_call
+from minishark.session.tasks.verbs import Calls, CallVerbs
 from minishark.sources.contract import Source
-from minishark.tasks.accumulators import Accumulator
-from minishark.tasks.items import Items
-from minishark.tasks.nested import SessionAddress, is_here, session_in_call
-from minishark.tasks.programs.program import Program
-from minishark.tasks.programs.programs import ProgramDriver, ProgramOptions
-from minishark.tasks.programs.result_table import IntoTable
-from minishark.tasks.verbs import Calls, CallVerbs
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -177,14 +177,16 @@ class Session(CallVerbs, Operations, CamelCase):
             QueryError: it does not parse, or names what does not exist; with DuckDB's message.
             UnsupportedError: it is a statement that minishark does not run.
         """
-        self._runtime.check_open()
         params = args if params is None else params
         if isinstance(params, Mapping):
             text = with_dollars(text, params)
         text = self._dialect.statements(text)
         offer_called(text, self._runtime)
-        frame = self._statements.run(with_values(text, named), params)
-        frame = reading(frame, [item for item in named.values() if isinstance(item, DataFrame)])
+        if named:
+            frame = self._statements.run(with_values(text, named), params)
+            frame = reading(frame, [item for item in named.values() if isinstance(item, DataFrame)])
+        else:
+            frame = self._statements.run(text, params)
         return verifying(frame) if verify else frame
 
     def duckdb_sql(self, text: str) -> DataFrame:

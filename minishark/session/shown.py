@@ -6,7 +6,7 @@ import html
 from collections.abc import Sequence
 
 from minishark.dataframe.show import human_bytes
-from minishark.events.kinds import NodeReport
+from minishark.model.events.kinds import NodeReport
 from minishark.session.catalog import TableInfo
 
 _TABLES_MAX = 50

@@ -22,13 +22,13 @@ from minishark.cluster.running import RunningTasks
 from minishark.cluster.status import node_changes, node_reports
 from minishark.cluster.wire import own_user, own_versions
 from minishark.errors import MinisharkError, QueryCancelledError
-from minishark.events import kinds
-from minishark.events.history import HistoryWriter
-from minishark.events.traces import Spans
 from minishark.model.catalog import Table
+from minishark.model.events import kinds
+from minishark.model.events.history import HistoryWriter
+from minishark.model.events.traces import Spans
 from minishark.session.engine import Engine
-from minishark.tasks.programs.program import Program
-from minishark.tasks.programs.run import ProgramRun
+from minishark.session.programs.program import Program
+from minishark.session.programs.run import ProgramRun
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider

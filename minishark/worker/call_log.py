@@ -16,7 +16,7 @@ import mmap
 import struct
 import sys
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -43,6 +43,7 @@ class CallLog:
     path: Path | None = None  # this attempt's file; None for none
     earlier: Sequence[Path] = ()  # those of other attempts
     others: Sequence[Path] = ()  # those of other queries, of whose processes nothing is known
+    kept: Sequence[bytes] = ()  # records of such files that are gone
     outlives: bool = False  # whether the file stays when the task is done
     deaths: list[InFlight] = field(default_factory=list)
     _known: dict[tuple[int, bytes], Any] = field(default_factory=dict)
@@ -59,6 +60,8 @@ class CallLog:
             self._know(outcomes)
         for path in self.others:
             self._know(read_log(path)[1])
+        for records in self.kept:
+            self._know(_outcomes(records))
         if self.path is not None:
             with contextlib.suppress(OSError):
                 self._file = self.path.open("x+b", buffering=0)
@@ -144,17 +147,43 @@ def read_log(path: Path) -> tuple[InFlight, Iterable[tuple[int, bytes, Any]]]:
         return _NONE, ()
     if len(data) < _HEAD.size:
         return _NONE, ()
-    outcomes: Outcomes = []
-    at = _HEAD.size
+    return InFlight(*_HEAD.unpack_from(data)), _outcomes(data[_HEAD.size :])
+
+
+def log_data(path: Path, read: int = 0) -> bytes:
+    """The records of a file but for the first `read` bytes of them; none if it is gone."""
+    try:
+        with path.open("rb") as file:
+            file.seek(_HEAD.size + read)
+            return file.read()
+    except OSError:
+        return b""
+
+
+def records(data: bytes) -> Iterator[bytes]:
+    """Each of the records that follow one another; the last one may not be complete yet."""
+    at = 0
     while at + _RECORD.size <= len(data):
-        size, checksum = _RECORD.unpack_from(data, at)
-        at += _RECORD.size
-        record = data[at : at + size]
-        if len(record) < size or zlib.crc32(record) != checksum:
+        end = at + _RECORD.size + _RECORD.unpack_from(data, at)[0]
+        if end > len(data):
+            break
+        yield data[at:end]
+        at = end
+
+
+def head_of(record: bytes) -> bytes:
+    """What tells a record from others of the same task: its length and its checksum."""
+    return record[: _RECORD.size]
+
+
+def _outcomes(data: bytes) -> Outcomes:
+    outcomes: Outcomes = []
+    for record in records(data):
+        pickled = record[_RECORD.size :]
+        if zlib.crc32(pickled) != _RECORD.unpack_from(record)[1]:
             break  # the process died while it wrote it
         try:
-            outcomes += load_small(Value(record))
+            outcomes += load_small(Value(pickled))
         except Exception:  # noqa: BLE001 - the values' classes are not known here
             break
-        at += size
-    return InFlight(*_HEAD.unpack_from(data)), outcomes
+    return outcomes

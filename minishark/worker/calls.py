@@ -177,8 +177,8 @@ class CallRun:
         )
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
-        self.log.open()
         try:
+            self.log.open()
             if is_async(self.calls.fn):
                 # All rows first: to wait for them would make calls that run wait as well.
                 self.slot.run(self._run_async(list(self._cut(rows))))

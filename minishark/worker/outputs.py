@@ -12,7 +12,7 @@ from itertools import chain
 import pyarrow as pa
 from msgspec import structs
 
-from minishark.events.figures import TaskFigures
+from minishark.model.events.figures import TaskFigures
 from minishark.worker.dictionaries import Part, Parts
 from minishark.worker.protocol import BucketSlice, FileSlice, StageTask, TaskOutcome, TaskPayload
 from minishark.worker.store import Store

@@ -18,9 +18,10 @@ from typing import Any
 
 PRINTS_FOLDER = "prints"
 """In the folder of a query or of calls."""
+PRINTED_AFTER_S = 0.5
+"""From the beginning of a task until what it prints is in a file."""
 
 _CHARS_MAX = 16_384  # of a task
-_AFTER_S = 0.5  # from the beginning of a task
 _FILES_MAX = 8  # of one process in a folder: a front end has read the others, or does not look
 _MARK = "~"  # between an executor's name and the rest of a file's
 
@@ -61,7 +62,7 @@ class Prints:
 
     def write(self, executor: str) -> None:
         """Write the lines that the task has printed to its file, if it has run for a while."""
-        if not self._parts or time.monotonic() < self._began_s + _AFTER_S:
+        if not self._parts or time.monotonic() < self._began_s + PRINTED_AFTER_S:
             return
         with self._lock:
             lines, _, rest = "".join(self._parts).rpartition("\n")

@@ -13,8 +13,8 @@ from typing import TypeAlias
 import msgspec
 
 from minishark.compiler.hints import NO_FRAGMENT_HINTS, FragmentHints
-from minishark.events.figures import TaskFigures
 from minishark.model.catalog import Constants, RowNumbers
+from minishark.model.events.figures import TaskFigures
 from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess
 
 
@@ -218,6 +218,7 @@ class TaskPayload(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     name: str = ""  # that of the output for later queries (`query/names.py`); empty for none
     # What the logs of its calls are called that outlive the query; empty for none.
     calls: str = ""
+    logged: tuple[FileSlice, ...] = ()  # records of such logs that are gone (`query/call_segments`)
 
 
 class BucketSlice(msgspec.Struct, frozen=True, array_like=True):
@@ -264,6 +265,8 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     profiles: dict[str, Profiled] = {}
     printed: str = ""  # what user code has printed
     checksum: int = 0  # of the file of an output with a name
+    # The log of its calls, if that stays, relative to the node's storage folder; empty for none.
+    calls: str = ""
 
     def bucket_runs(self, numbers: range) -> tuple[BucketSlice, ...]:
         """Where the rows of buckets are that follow one another: one entry per run."""

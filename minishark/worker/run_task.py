@@ -21,7 +21,7 @@ from minishark.compiler.hints import EarlyCte
 from minishark.compiler.sql.statements import variables_of
 from minishark.compiler.sql.tokens import SETTINGS, Cursor
 from minishark.errors import DataError
-from minishark.events.figures import TaskFigures
+from minishark.model.events.figures import TaskFigures
 from minishark.model.expressions import quote
 from minishark.sources.filesystems import is_remote
 from minishark.worker import functions
@@ -58,7 +58,7 @@ from minishark.worker.reduction import Reduction
 from minishark.worker.scalars import Scalars
 from minishark.worker.scans import Scans, SplitStream
 from minishark.worker.statistics import partition_statistics, text_sample
-from minishark.worker.store import Store
+from minishark.worker.store import InputMissingError, Store
 from minishark.worker.streaming import batches_of, even_batches
 from minishark.worker.task_errors import TaskError, internal_error, is_full, task_errors
 from minishark.worker.uploads import local_folder, upload
@@ -261,8 +261,8 @@ class TaskRunner:
                 functions.release(self._duckdb.con)
             if run is None:
                 return outcome
-            self._end_log(run.log, stage, task)
-            return _with_calls(outcome, run)
+            log = self._end_log(run.log, stage, task)
+            return structs.replace(_with_calls(outcome, run), calls=log)
 
     def forget_code(self) -> None:
         """Unpickle functions again: modules of theirs have changed."""
@@ -292,6 +292,7 @@ class TaskRunner:
         log = CallLog(
             earlier=earlier,
             others=[path for path in others if path not in earlier],
+            kept=self._records(task.logged),
             outlives=bool(task.calls) and not task.name,
         )
         with contextlib.suppress(OSError):
@@ -299,12 +300,28 @@ class TaskRunner:
             log.path = self._store.on_disk(own)
         return log
 
-    def _end_log(self, log: CallLog, stage: StageTask, task: TaskPayload) -> None:
-        """The calls of a task are done, and what they came to is stored with its replicas."""
+    def _records(self, logged: tuple[FileSlice, ...]) -> Sequence[bytes]:
+        """Records of calls that a front end has kept; none if its file is gone."""
+        if not logged:
+            return ()
+        try:
+            kept: list[bytes] = self._store.read(logged).column(0).to_pylist()
+        except InputMissingError:
+            return ()
+        return kept
+
+    def _end_log(self, log: CallLog, stage: StageTask, task: TaskPayload) -> str:
+        """The calls of a task are done, and what they came to is stored with its replicas.
+
+        The log's name, if it stays.
+        """
         log.done()
-        if log.outlives and log.path is not None and log.path.exists():
-            stored = StoredFile(log.path, bytes=log.path.stat().st_size, rows=0, on_disk=True)
-            self._store.replicate(stored, f"{stage.kept}/{log.path.name}", task.replicas)
+        if not (log.outlives and log.path is not None and log.path.exists()):
+            return ""
+        file = f"{stage.kept}/{log.path.name}"
+        stored = StoredFile(log.path, bytes=log.path.stat().st_size, rows=0, on_disk=True)
+        self._store.replicate(stored, file, task.replicas)
+        return file
 
     def _put_out(self, stage: StageTask, task: TaskPayload, rows: Rows) -> TaskOutcome:
         reader = rows.to_arrow_reader(self._outputs.batch_rows)

@@ -212,6 +212,21 @@ class Store:
             path = self._find(_copy_name(item), self.node)
         return path
 
+    def plain_file(self, file: str, node: str) -> Path:
+        """A node's file that is not Arrow; copied, if it is on another host.
+
+        Raises:
+            InputMissingError: the node does not have it, or does not answer.
+            OSError: there is no room for it.
+        """
+        if self._is_far(node):
+            self.take(file, self._stores[node])
+            node = self.node
+        path = self._find(file, node)
+        if path is None:
+            raise InputMissingError(f"{file} is not on {node}")
+        return path
+
     def in_memory(self, file: str, node: str = "") -> Path:
         """Where a node of this host, by default this one, keeps a file or folder in memory."""
         node = node or self.node

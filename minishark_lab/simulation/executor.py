@@ -16,7 +16,7 @@ from msgspec import structs
 
 from machine_kit.addresses import Address, endpoint_of
 from machine_kit.machine import Envelope, Machine, Message
-from minishark.events.figures import TaskFigures
+from minishark.model.events.figures import TaskFigures
 from minishark.sources.contract import FileSplit
 from minishark.worker.outputs import Outputs
 from minishark.worker.patches import changed

@@ -21,13 +21,13 @@ from minishark.session.kept_outputs import Reuses
 from minishark.session.runtime import Runtime
 from minishark.session.scope import Scope
 from minishark.session.statements import Statements
+from minishark.session.tasks.verbs import Calls
 from minishark.sources.contract import Snapshot, Source, Split
 from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedRows, CachePlan
 from minishark.tables.deltas import Sizes
 from minishark.tables.load import LoadedTable
 from minishark.tables.tables import Tables
-from minishark.tasks.verbs import Calls
 from minishark_lab.simulation.attached import SimulatedAttached
 from minishark_lab.simulation.fibers import Fibers, SimulatedClock
 from minishark_lab.simulation.hosts import Hosts

@@ -10,9 +10,9 @@ import pytest
 from minishark.cli.app import run
 from minishark.cli.tpch.locations import sample_folder
 from minishark.errors import MinisharkError, OptionError
-from minishark.events.figures import TaskFigures
-from minishark.events.kinds import StagePlan, TaskEnded
-from minishark.events.record import QueryRecord, StageRecord
+from minishark.model.events.figures import TaskFigures
+from minishark.model.events.kinds import StagePlan, TaskEnded
+from minishark.model.events.record import QueryRecord, StageRecord
 from minishark_lab.cluster.live import LivePlacement, ideal_s, live_placement
 from minishark_lab.harness.experiment import Verdict
 from minishark_lab.harness.paired import OBSERVED

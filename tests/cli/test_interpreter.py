@@ -21,7 +21,7 @@ from minishark.cli.shell.prompt import history_file, print_error
 from minishark.cli.tpch.locations import sample_folder
 from minishark.cli.tpch.queries import load_queries
 from minishark.errors import ClusterError, DataError, MinisharkError, OptionError, QueryError
-from minishark.events.kinds import NodeReport
+from minishark.model.events.kinds import NodeReport
 from minishark.session.session import Session
 from sparrow_core import ExecutorStatus
 

@@ -25,7 +25,7 @@ CLASSES = (
     "minishark.Row",
     "minishark.Window",
     "minishark.dataframe.WindowSpec",
-    "minishark.tasks.programs.program.Program",
+    "minishark.session.programs.program.Program",
     "minishark.dbapi.Connection",
     "minishark.dbapi.Cursor",
     "sparrow_core.LocalCluster",

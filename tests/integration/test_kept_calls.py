@@ -19,7 +19,7 @@ from minishark.errors import OptionError, TasksLostError
 from minishark.query.names import function_digest
 from minishark.session import kept_calls
 from minishark.session.session import Session
-from minishark.tasks.call import CallOptions
+from minishark.session.tasks.call import CallOptions
 
 ITEMS = 20
 

@@ -21,7 +21,7 @@ import pytest
 import minishark
 from minishark.dataframe import DataFrame, Row
 from minishark.errors import DataError, FunctionError, OptionError, TasksLostError
-from minishark.events.kinds import TaskEnded
+from minishark.model.events.kinds import TaskEnded
 from minishark.session.session import Session
 
 ROWS = 20_000

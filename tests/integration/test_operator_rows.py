@@ -23,7 +23,7 @@ from minishark.cli.tpch.tables import TABLES
 from minishark.compiler.logical.operators import Cte, Statement
 from minishark.compiler.physical.plan import Exchange, PhysicalPlan
 from minishark.compiler.stages.split import split
-from minishark.events.figures import OperatorFigures
+from minishark.model.events.figures import OperatorFigures
 from minishark.query.operators import own_operators
 from minishark.query.planner import QueryPlan, QueryPlanner
 from minishark.query.sinks import CollectRows, Output

@@ -32,8 +32,8 @@ from minishark.errors import (
     TasksLostError,
 )
 from minishark.query.inputs import partition_slices
+from minishark.session.programs.program import Program, ProgramProgress
 from minishark.session.session import Session
-from minishark.tasks.programs.program import Program, ProgramProgress
 from minishark.worker.program_files import ProgramFiles
 from minishark.worker.protocol import StoredPartition
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import minishark
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import VerificationError
-from minishark.events.kinds import AnyEvent, StageReused
+from minishark.model.events.kinds import AnyEvent, StageReused
 from minishark.query import names, questions, sources
 from minishark.query.digests import Digest
 from minishark.query.job_builder import Environment

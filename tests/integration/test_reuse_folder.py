@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,44 @@ def test_another_cluster_finds_what_one_has_computed(file: Path, tmp_path: Path)
         found, count = asked(session, totals)
         assert total == found
         assert count
+
+
+def noted(folder: str, batch: pa.Table) -> pa.Table:
+    """Notes its call; the 12th batch fails as long as a file says so."""
+    first = batch["k"][0].as_py()
+    with Path(folder, f"{first:02}").open("a", encoding="utf-8") as file:
+        file.write("x")
+    if first == 33 and Path(folder, "fails").exists():
+        raise ValueError("not yet")
+    return batch
+
+
+@pytest.mark.parametrize("kind", ["collected", "stored"])
+def test_another_cluster_makes_no_call_again(tmp_path: Path, kind: str) -> None:
+    """Of a task that failed, or of one whose output was a table's."""
+    calls, rows = tmp_path / "calls", pa.table({"k": list(range(60))})
+    calls.mkdir()
+    (calls / "fails").touch()
+
+    def run() -> None:
+        with connected(tmp_path / "kept") as session:
+            session.create_table("t", rows, partitions=1)
+            fn = functools.partial(noted, str(calls))
+            mapped = session.table("t").map_batches(fn, "k BIGINT", batch_rows=3)
+            if kind == "stored":
+                mapped.write.mode("overwrite").save_as_table("mapped")
+                mapped = session.table("mapped")
+            assert list(range(60)) == sorted(row.k for row in mapped.collect())
+            assert session.warnings == ()
+
+    with pytest.raises(ValueError, match="not yet"):
+        run()
+    (calls / "fails").unlink()
+    run()
+    run()
+    made = {path.name: path.read_text() for path in calls.iterdir()}
+    again = {"33": "xx"}
+    assert {f"{first:02}": "x" for first in range(0, 60, 3)} | again == made
 
 
 def test_the_folder_goes_with_reuse(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from minishark.errors import (
     OptionError,
     UnsupportedError,
 )
-from minishark.events.kinds import AnyEvent, JobReport
+from minishark.model.events.kinds import AnyEvent, JobReport
 from minishark.session.session import Session
 
 _LONG = "import time\nprint('began', flush=True)\ntime.sleep(600)\n"

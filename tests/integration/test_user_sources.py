@@ -24,8 +24,8 @@ from minishark.errors import (
     QueryError,
     UnsupportedError,
 )
-from minishark.events.kinds import AnyEvent, QueryPlanned, QueryStarted
 from minishark.model.catalog import ColumnStatistics, TableStatistics
+from minishark.model.events.kinds import AnyEvent, QueryPlanned, QueryStarted
 from minishark.model.expressions import Column, Schema
 from minishark.model.predicates import Comparison, Pushed
 from minishark.query.sinks import CollectRows

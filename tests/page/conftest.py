@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from minishark.events import kinds
-from minishark.events.page.server import PageServer
-from minishark.events.page.site import Site
-from minishark.events.page.sources import SessionSource
-from minishark.events.stream import EventStream
+from minishark.model.events import kinds
+from minishark.model.events.stream import EventStream
+from minishark.session.page.server import PageServer
+from minishark.session.page.site import Site
+from minishark.session.page.sources import SessionSource
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from minishark.events import kinds
-from minishark.events.figures import TaskFigures
+from minishark.model.events import kinds
+from minishark.model.events.figures import TaskFigures
 
 BEGAN = kinds.SessionStarted(at=1000.0, session="abc", user="me", pid=7, version="1", slots=4)
 

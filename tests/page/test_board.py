@@ -9,12 +9,12 @@ import psutil
 import pytest
 from page_events import BEGAN, node_report, query_events, task
 
-from minishark.events import kinds
-from minishark.events.figures import OperatorFigures
-from minishark.events.page import board as board_module
-from minishark.events.page import views
-from minishark.events.page.board import STAGE_TASKS_MAX, Board
-from minishark.events.page.figures import binding, known_rows, spread, timeline
+from minishark.model.events import kinds
+from minishark.model.events.figures import OperatorFigures
+from minishark.session.page import board as board_module
+from minishark.session.page import views
+from minishark.session.page.board import STAGE_TASKS_MAX, Board
+from minishark.session.page.figures import binding, known_rows, spread, timeline
 from sparrow_core import ExecutorStatus, PlacementStep
 
 

@@ -20,12 +20,12 @@ from page_events import BEGAN, node_report, query_events, task
 
 import minishark
 from minishark.errors import MinisharkError, QueryCancelledError
-from minishark.events import figures, kinds
-from minishark.events.figures import FIGURES, Figure, TaskFigures
-from minishark.events.page.server import PageServer
-from minishark.events.page.site import Site
-from minishark.events.page.sources import SessionSource
-from minishark.events.stream import EventStream
+from minishark.model.events import figures, kinds
+from minishark.model.events.figures import FIGURES, Figure, TaskFigures
+from minishark.model.events.stream import EventStream
+from minishark.session.page.server import PageServer
+from minishark.session.page.site import Site
+from minishark.session.page.sources import SessionSource
 from minishark.session.session import Session
 from sparrow_core import ExecutorStatus
 

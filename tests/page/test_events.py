@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from minishark.cluster.sharing import SharedEvents
 from minishark.cluster.wire import Events, GetEvents
 from minishark.errors import DataError
-from minishark.events import history, kinds
-from minishark.events.history import HistoryReader, HistoryWriter, read_history
-from minishark.events.page.board import Board
-from minishark.events.stream import EventStream
+from minishark.model.events import history, kinds
+from minishark.model.events.history import HistoryReader, HistoryWriter, read_history
+from minishark.model.events.stream import EventStream
+from minishark.session.page.board import Board
 from sparrow_core import PlacementStep
 
 BEGAN = kinds.SessionStarted(at=1_700_000_000.0, session="abc", format=kinds.FORMAT)

@@ -13,10 +13,10 @@ from msgspec import structs
 from page_events import BEGAN, node_report, query_events, task
 from prometheus_client.parser import text_string_to_metric_families
 
-from minishark.events import kinds
-from minishark.events.page.board import Board
-from minishark.events.page.metrics import CONTENT_TYPE, Totals, exposition
-from minishark.events.page.server import PageServer
+from minishark.model.events import kinds
+from minishark.session.page.board import Board
+from minishark.session.page.metrics import CONTENT_TYPE, Totals, exposition
+from minishark.session.page.server import PageServer
 from sparrow_core import ExecutorStatus
 
 DASHBOARD = Path(__file__).parents[2] / "docs" / "grafana.json"

@@ -22,13 +22,13 @@ import pytest
 from page_events import BEGAN, node_report, query_events
 
 from minishark.errors import OptionError
-from minishark.events import kinds
-from minishark.events.history import HistoryWriter
-from minishark.events.page.export import STATIC, export_query, newest_query
-from minishark.events.page.server import CONNECTIONS_MAX, PageServer, pause_s
-from minishark.events.page.site import Site
-from minishark.events.page.sources import HistorySource, SessionSource
-from minishark.events.stream import EventStream
+from minishark.model.events import kinds
+from minishark.model.events.history import HistoryWriter
+from minishark.model.events.stream import EventStream
+from minishark.session.page.export import STATIC, export_query, newest_query
+from minishark.session.page.server import CONNECTIONS_MAX, PageServer, pause_s
+from minishark.session.page.site import Site
+from minishark.session.page.sources import HistorySource, SessionSource
 from sparrow_core import PlacementStep
 
 Emit = Callable[..., None]

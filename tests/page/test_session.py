@@ -19,10 +19,10 @@ import pytest
 
 import minishark
 from minishark.errors import ClusterError, DataError, MinisharkError, QueryCancelledError
-from minishark.events import kinds
-from minishark.events.history import read_history
-from minishark.events.page.site import READER_S
-from minishark.events.record import StageRecord
+from minishark.model.events import kinds
+from minishark.model.events.history import read_history
+from minishark.model.events.record import StageRecord
+from minishark.session.page.site import READER_S
 from minishark.session.session import Session
 
 _ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range = 7"

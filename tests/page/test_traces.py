@@ -13,8 +13,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from page_events import BEGAN, query_events
 
 import minishark
-from minishark.events import kinds
-from minishark.events.traces import Spans, trace_parent
+from minishark.model.events import kinds
+from minishark.model.events.traces import Spans, trace_parent
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 

@@ -12,12 +12,12 @@ import pytest
 
 from minishark.cluster.backend import JobEvent, Placement
 from minishark.errors import ClusterError
-from minishark.tasks import functions
-from minishark.tasks.call import CallOptions
-from minishark.tasks.executor import mapped, submit
-from minishark.tasks.files import Files
-from minishark.tasks.future import Future
-from minishark.tasks.pool import CallPool
+from minishark.session.tasks import functions
+from minishark.session.tasks.call import CallOptions
+from minishark.session.tasks.executor import mapped, submit
+from minishark.session.tasks.files import Files
+from minishark.session.tasks.future import Future
+from minishark.session.tasks.pool import CallPool
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import ProblemDetail, PythonOutcome, TaskProblem, Value, encode
 from minishark.worker.store import Store

@@ -16,8 +16,8 @@ from minishark.compiler.physical.planner import plan_physical
 from minishark.compiler.stages.split import split
 from minishark.compiler.stages.stage import Stage
 from minishark.errors import TaskFailedError
-from minishark.events.figures import TaskFigures
 from minishark.model.catalog import Catalog
+from minishark.model.events.figures import TaskFigures
 from minishark.model.expressions import Column
 from minishark.query.run import QueryRun, Site
 from minishark.query.sinks import Output

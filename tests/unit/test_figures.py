@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from minishark.events import figures
-from minishark.events.figures import FIGURES, Figure, Sums, TaskFigures, Unit
-from minishark.events.kinds import (
+from minishark.model.events import figures
+from minishark.model.events.figures import FIGURES, Figure, Sums, TaskFigures, Unit
+from minishark.model.events.kinds import (
     AnyEvent,
     QueryEnded,
     QueryPlanned,
@@ -22,16 +22,16 @@ from minishark.events.kinds import (
     StageStarted,
     TaskEnded,
 )
-from minishark.events.page import views
-from minishark.events.page.board import Board
-from minishark.events.page.metrics import Totals, exposition
-from minishark.events.record import QueryRecord
+from minishark.model.events.record import QueryRecord
 from minishark.query.progress import QueryProgress, StageProgress
 from minishark.query.report import metrics_text, stage_rows, task_rows
+from minishark.session.page import views
+from minishark.session.page.board import Board
+from minishark.session.page.metrics import Totals, exposition
 from minishark.session.progress import progress_lines
 
 _WHERE = {"node", "executor"}
-PACKAGE = Path(figures.__file__).parents[1]
+PACKAGE = Path(figures.__file__).parents[2]
 
 
 class Extended(TaskFigures, frozen=True, kw_only=True):
@@ -186,7 +186,7 @@ def test_spans_have_a_new_figure(extended: type[Extended]) -> None:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-    from minishark.events.traces import Spans
+    from minishark.model.events.traces import Spans
 
     memory, provider = export.InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(memory))

@@ -26,8 +26,8 @@ from minishark.cluster.wire import decode_reply, decode_request, encode_message
 from minishark.compiler.sql import planning, statements, tokens
 from minishark.compiler.sql.changes import parse_change, parse_create
 from minishark.errors import DataError, MinisharkError, QueryError, redacted
-from minishark.events.history import SUFFIX, HistoryReader
-from minishark.events.kinds import QueryStarted, SessionStarted
+from minishark.model.events.history import SUFFIX, HistoryReader
+from minishark.model.events.kinds import QueryStarted, SessionStarted
 from minishark.sources.filesystems import check_readable
 from minishark.tables.copy import parsed_copy
 from minishark.worker.memory import parse_size

@@ -56,7 +56,7 @@ class World:
         """All nodes live."""
         self.holders = [Holder(f"n{i}", f"/h{i}", f"ipc://{i}") for i in range(self.count)]
         self.jobs = [Jobs(me=holder, places=self.places) for holder in self.holders]
-        self.heard_s = [self.now] * self.count
+        self.alive_s: dict[tuple[int, str], float] = {}  # the last signs of life to guards
 
     def submit(self, terms: JobTerms | None = None) -> int:
         """As a node does with a new job; the number of the node."""
@@ -82,7 +82,6 @@ class World:
             tells = self.now % 1.0 == 0.0
             for number in range(self.count):
                 if number not in self.dead and number not in self.frozen:
-                    self.heard_s[number] = self.now
                     self._step(number, tells=tells)
             self._fence()
             for uid in {uid for _, uid in self.began}:
@@ -104,10 +103,13 @@ class World:
                 del self.began[node, uid]
                 status = self.exits.pop(0) if self.exits else 0
                 jobs.ended(uid, status, f"status {status}", now=self.now, at=self.now)
+            elif jobs.is_alive(state, self.now):
+                self.alive_s[number, uid] = self.now
         for uid, state in wanted.items():
             if (number, uid) not in self.began and jobs.state(uid) == state:
                 incarnation = jobs.started(uid, self.now).incarnation
                 self.began[number, uid] = (incarnation, self.now)
+                self.alive_s[number, uid] = self.now
         if tells:
             self._tell(number)
 
@@ -135,7 +137,7 @@ class World:
         for number, uid in list(self.began):
             running = self.jobs[number].state(uid)
             assert running is not None
-            silent_s = self.now - self.heard_s[number]
+            silent_s = self.now - self.alive_s[number, uid]
             if number in self.dead or silent_s > self.jobs[number].fence_s(running):
                 del self.began[number, uid]
 
@@ -218,6 +220,22 @@ def test_of_two_holders_neither_takes_over_from_a_silent_one() -> None:
     assert 1 == world.most
 
 
+def test_a_node_that_is_cut_off_and_suspended_has_its_program_ended() -> None:
+    """Its guard counts from when it was last with most holders, not from when it last ran."""
+    world = World(3)
+    home = world.submit()
+    world.run(3)
+    world.side = frozenset({home})
+    world.run(5)
+    world.frozen.add(home)
+    world.run(SILENT_S + 3)
+    assert [False] == [number == home for number, _ in world.began]
+    world.frozen.clear()
+    world.side = frozenset()
+    world.run(_WORK_S + 3)
+    assert (Status.DONE, 1) == (world.known().status, world.most)
+
+
 def test_a_suspended_nodes_program_is_ended_by_its_guard() -> None:
     """So it does not run beside the one that another node starts."""
     world = World(3)
@@ -243,6 +261,8 @@ def _troubles(draw: st.DrawFn) -> list[tuple[float, str, int]]:
 @example(troubles=[(1.5, "cut", 1), (2.25, "cut", 2), (25.0, "heal", 0)])
 @example(troubles=[(0.5, "cut", 1), (9.5, "cut", 2), (4.25, "freeze", 1)])
 @example(troubles=[(1.25, "cut", 1), (10.0, "cut", 2), (26.75, "heal", 1)])
+# The owner is suspended until just before another takes over.
+@example(troubles=[(17.0, "freeze", 1), (10.75, "thaw", 1)])
 def test_a_job_ends_and_never_runs_twice_at_a_time(troubles: list[tuple[float, str, int]]) -> None:
     """Whatever is cut, suspended or killed, for less than two minutes, if one node is left."""
     world = World(4)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from minishark.errors import OptionError, QueryCancelledError, QueryTimeoutError, ResourceError
-from minishark.events.figures import TaskFigures
+from minishark.model.events.figures import TaskFigures
 from minishark.query.limits import DiskUse, Limits
 from minishark.query.observer import QueryObserver
 from minishark.session.options import OPTIONS

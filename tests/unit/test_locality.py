@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from minishark.events.figures import TaskFigures
+from minishark.model.events.figures import TaskFigures
 from minishark.query.locality import hosts_of, near, stage_holdings
 from minishark.worker.protocol import BucketSlice, StoreLocation, TaskOutcome
 

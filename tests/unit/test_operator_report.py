@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from minishark.events.figures import OperatorFigures, TaskFigures
-from minishark.events.kinds import TaskEnded
-from minishark.events.record import QueryRecord, StageRecord
+from minishark.model.events.figures import OperatorFigures, TaskFigures
+from minishark.model.events.kinds import TaskEnded
+from minishark.model.events.record import QueryRecord, StageRecord
 from minishark.query.report import metrics_text, worst_estimate
 
 

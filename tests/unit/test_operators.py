@@ -20,7 +20,7 @@ from minishark.compiler.logical.operators import (
 )
 from minishark.compiler.physical.plan import Distribution, PhysicalPlan, Replicated, Single
 from minishark.compiler.stages.stage import Stage
-from minishark.events.figures import OperatorFigures, TaskFigures
+from minishark.model.events.figures import OperatorFigures, TaskFigures
 from minishark.model.expressions import Column, ColumnRef, Literal
 from minishark.query.operators import measured, own_operators
 from minishark.worker.profiles import profiled

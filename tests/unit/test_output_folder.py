@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from minishark.errors import DataError
-from minishark.events.figures import TaskFigures
+from minishark.model.events.figures import TaskFigures
 from minishark.query.output_folder import LocalEntries, entries_in, entry_of, read_entry
 from minishark.sources.filesystems import FROM_ENVIRONMENT
 from minishark.worker.protocol import KeptOutput, TaskOutcome

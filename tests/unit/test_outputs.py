@@ -20,7 +20,7 @@ from minishark.cluster.outputs import (
     answered,
     homes_of,
 )
-from minishark.events.figures import TaskFigures
+from minishark.model.events.figures import TaskFigures
 from minishark.query.reuse import Reuse
 from minishark.worker.protocol import KeptOutput, StoreLocation, TaskOutcome
 from minishark.worker.writing import checksum

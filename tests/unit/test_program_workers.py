@@ -10,7 +10,7 @@ import pytest
 
 from minishark.cluster.backend import JobEvent
 from minishark.errors import ExecutionError, TasksLostError
-from minishark.tasks.programs.workers import WorkerJobs
+from minishark.session.programs.workers import WorkerJobs
 from minishark.worker.protocol import WorkerFigures, encode
 from sparrow_core import (
     JobFailed,

@@ -13,7 +13,7 @@ import pytest
 from minishark.functions.python.values import histogram_numeric, schema_of_csv, type_of_text
 from minishark.functions.python.variants import try_variant_set, variant_insert, variant_set
 from minishark.functions.python.xml import to_xml
-from minishark.tasks.algebra import Piped
+from minishark.session.tasks.algebra import Piped
 
 
 @pytest.mark.parametrize(

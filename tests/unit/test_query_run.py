@@ -21,8 +21,8 @@ from minishark.errors import (
     TaskFailedError,
     TasksLostError,
 )
-from minishark.events.figures import TaskFigures
 from minishark.model.catalog import Partition, Table, TableStatistics
+from minishark.model.events.figures import TaskFigures
 from minishark.model.expressions import Column
 from minishark.query.inputs import preferred_nodes, stage_slices
 from minishark.worker.protocol import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minishark.errors import QueryError, redacted
-from minishark.events.kinds import shortened
+from minishark.model.events.kinds import shortened
 
 
 @pytest.mark.parametrize(

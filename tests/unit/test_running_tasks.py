@@ -13,7 +13,7 @@ from minishark.cluster.node import this_host
 from minishark.cluster.running import RunningTasks
 from minishark.cluster.status import node_changes, node_reports, usages_elsewhere
 from minishark.cluster.wire import Failure, GetUsage, Usage
-from minishark.events.kinds import NodeLeft, NodeReport, NodeUsage, StageTag
+from minishark.model.events.kinds import NodeLeft, NodeReport, NodeUsage, StageTag
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from sparrow_core import ExecutorStatus, JobId, NodeStatus, TaskId, TaskStatus

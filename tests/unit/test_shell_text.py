@@ -14,8 +14,8 @@ from minishark.cli.shell.completion import Names, Suggestion, path_suggestions, 
 from minishark.cli.shell.interpreter import Entry, duration_text, error_text, is_complete, split
 from minishark.dataframe.show import fitting_widths, human_bytes
 from minishark.errors import QueryError
-from minishark.events.figures import TaskFigures
-from minishark.events.kinds import NodeReport, StageTag
+from minishark.model.events.figures import TaskFigures
+from minishark.model.events.kinds import NodeReport, StageTag
 from minishark.query.progress import QueryProgress, StageProgress
 from minishark.session.progress import progress_lines, waiting_text
 from sparrow_core import ExecutorStatus, JobId, TaskId, TaskStatus

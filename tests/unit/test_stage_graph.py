@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minishark.events.figures import TaskFigures
+from minishark.model.events.figures import TaskFigures
 from minishark.query.stage_graph import Read, StageGraph, StageNode, Step, Submission, TaskOutput
 from minishark.worker.protocol import TaskOutcome
 

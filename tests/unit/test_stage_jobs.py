@@ -8,7 +8,7 @@ import pytest
 
 from minishark.cluster.backend import JobEvent
 from minishark.errors import TasksLostError
-from minishark.events.figures import TaskFigures
+from minishark.model.events.figures import TaskFigures
 from minishark.query import stage_jobs
 from minishark.query.stage_graph import StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import RECOVERIES_MAX, StageJobs

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from minishark.events.figures import TaskFigures
+from minishark.model.events.figures import TaskFigures
 from minishark.query.progress import QueryProgress, StageProgress
 from minishark.session.prints import CallPrints, TaskPrints
 from minishark.session.progress import (
@@ -166,7 +166,7 @@ def test_lines_of_a_task_that_runs_are_in_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is read once, there or in the outcome; both together are bounded."""
-    monkeypatch.setattr("minishark.worker.prints._AFTER_S", 0.0)
+    monkeypatch.setattr("minishark.worker.prints.PRINTED_AFTER_S", 0.0)
     prints, files, folder = Prints(), PrintedFiles(), tmp_path / "prints"
     assert [] == files.new([folder])
     prints.begin(lambda: folder)

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minishark.tasks import files as tasks_files
-from minishark.tasks.files import Files
-from minishark.tasks.functions import Functions
+from minishark.session.tasks import files as tasks_files
+from minishark.session.tasks.files import Files
+from minishark.session.tasks.functions import Functions
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import FileSlice, Value
 from minishark.worker.store import InputMissingError, Store

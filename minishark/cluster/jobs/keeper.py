@@ -365,7 +365,7 @@ class JobKeeper:
                 if not guarded.is_ending:
                     guarded.is_ending = True
                     _say(guarded.process, guard.END)
-            else:
+            elif self._jobs.is_alive(state, now):
                 _say(guarded.process, guard.ALIVE)
         for uid, ready in wanted.items():
             if uid in self._guarded or self._jobs.state(uid) != ready:

@@ -88,7 +88,8 @@ class Jobs:
     _states: dict[str, JobState] = field(default_factory=dict)  # by uid
     _heard: Peers[str] = field(default_factory=Peers)  # homes
     _since: dict[str, float] = field(default_factory=dict)  # of being heard without a pause
-    _cut_off: dict[str, float] = field(default_factory=dict)  # when an own job last was, by uid
+    _renewed: dict[str, float] = field(default_factory=dict)  # last with most holders, by uid
+    _lapsed: dict[str, float] = field(default_factory=dict)  # when that was last too long ago
     _dead: dict[str, None] = field(default_factory=dict)
     _leaving: dict[str, bool] = field(default_factory=dict)
     _has: dict[str, dict[str, tuple[Any, ...]]] = field(default_factory=dict)  # by home and uid
@@ -260,6 +261,7 @@ class Jobs:
                 if at > state.ended_s + state.terms.keep_s:
                     self.forget(state.terms.uid)
             elif self._is_mine(state):
+                self._renew(state, now)
                 self._end_at_limits(state, at)
             else:
                 self._take_over(state, now, at)
@@ -272,7 +274,7 @@ class Jobs:
             if state.terms.has_program
             if not state.is_unwanted and not self._is_cut_off(state, now)
             if state.terms.uid in self._running
-            or (not self.is_leaving and self._due.get(state.terms.uid, 0.0) <= now)
+            or (self._due.get(state.terms.uid, 0.0) <= now and self._may_start(state, now))
         ]
         ready.sort(
             key=lambda state: (
@@ -297,6 +299,14 @@ class Jobs:
             others=tuple(holder for holder in counted if holder.home != self.me.home),
             majority=len(counted) // 2 + 1,
         )
+
+    def is_alive(self, state: JobState, now: float) -> bool:
+        """Whether its guard gets a sign of life: this node has been with most holders just now.
+
+        The guard counts from the last sign, so that a node that is cut off, and suspended before it
+        knows, has its program ended before others take it over, too.
+        """
+        return now - self._with_most_s(state, now) <= _PAUSE_S
 
     def fence_s(self, state: JobState) -> float:
         """How long its program may run here without a sign of life of this node."""
@@ -342,7 +352,8 @@ class Jobs:
         """Hold a job no longer."""
         self._states.pop(uid, None)
         self._due.pop(uid, None)
-        self._cut_off.pop(uid, None)
+        self._renewed.pop(uid, None)
+        self._lapsed.pop(uid, None)
         for has in self._has.values():
             has.pop(uid, None)
 
@@ -399,19 +410,35 @@ class Jobs:
             history=state.noted(why, at),
         )
         self._states[state.terms.uid] = taken
-        self._due.pop(state.terms.uid, None)
+        for of_former_time in (self._due, self._renewed, self._lapsed):
+            of_former_time.pop(state.terms.uid, None)
         if state.starts >= state.terms.attempts and state.owner:
             why = f"It failed: {state.node} is gone, at start {state.starts}, the last."
             self._end(taken, Status.FAILED, why, at)
 
+    def _renew(self, state: JobState, now: float) -> None:
+        """Note whether this node is with most holders of its job, or was not for too long."""
+        uid = state.terms.uid
+        if now > self._renewed.setdefault(uid, now) + self.fence_s(state):
+            self._lapsed[uid] = now
+        self._renewed[uid] = max(self._renewed[uid], self._with_most_s(state, now))
+
+    def _with_most_s(self, state: JobState, now: float) -> float:
+        """When no majority of the holders can have been without this node."""
+        homes = [holder.home for holder in state.holders if not self._is_dead(holder.home, now)]
+        heard_s = sorted((self._heard_s(home, now) for home in homes), reverse=True)
+        return heard_s[(len(homes) + 1) // 2 - 1] if homes else now
+
     def _is_cut_off(self, state: JobState, now: float) -> bool:
-        """Whether others may soon take over what runs here."""
-        counted = [holder for holder in state.holders if not self._is_dead(holder.home, now)]
-        heard = [holder for holder in counted if not self._is_silent(holder.home, now, FENCE_S)]
-        if 2 * len(heard) < len(counted):
-            self._cut_off[state.terms.uid] = now
+        """Whether others may soon take over what runs here, or may have done so."""
+        uid = state.terms.uid
+        if now > self._renewed.get(uid, now) + self.fence_s(state):
+            return True
         # Who took it over meanwhile may not have told yet.
-        return now < self._cut_off.get(state.terms.uid, -math.inf) + _BACK_S
+        return now < self._lapsed.get(uid, -math.inf) + _BACK_S
+
+    def _may_start(self, state: JobState, now: float) -> bool:
+        return not self.is_leaving and self.is_alive(state, now)  # its guard counts from now on
 
     def _is_usable(self, holder: Holder, now: float) -> bool:
         return not self._is_dead(holder.home, now) and not self._is_leaving(holder)
@@ -420,10 +447,13 @@ class Jobs:
         return self.is_leaving if holder == self.me else self._leaving.get(holder.home, False)
 
     def _is_silent(self, home: str, now: float, after_s: float = SILENT_S) -> bool:
+        return home in self._dead or now - self._heard_s(home, now) > after_s
+
+    def _heard_s(self, home: str, now: float) -> float:
         if home == self.me.home:
-            return False
+            return now
         self._heard.expect(home, now)
-        return home in self._dead or self._heard.silent_s(home, now) > after_s
+        return now - self._heard.silent_s(home, now)
 
     def _is_steady(self, home: str, now: float) -> bool:
         """Whether this node has been with another for as long as a silent owner was not.

@@ -9,7 +9,7 @@ from typing import Any
 from minishark.cluster.jobs.client import JobsClient
 from minishark.cluster.jobs.records import JobState, Status
 from minishark.errors import ClusterError
-from minishark.events import kinds
+from minishark.model.events import kinds
 
 FORGOTTEN = "forgotten"
 _SHOWN_MAX = 200

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import duckdb
@@ -119,6 +120,7 @@ _MACRO = re.compile(r"\b(?:MACRO|FUNCTION)\b", re.IGNORECASE)
 _VIEW = re.compile(r"\bVIEW\b", re.IGNORECASE)
 _UNCOMMITTED = "_minishark_uncommitted_"  # how the names of their miniatures start
 _CACHED_MAX = 256
+_REMEMBERED_CHARS = 10_000
 _numbers = itertools.count()
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
@@ -902,22 +904,27 @@ def _may_name_file(sql: str) -> bool:
     return _FILE_ENDING.search(text) is not None or any("." in q for q in _QUOTED.findall(text))
 
 
-def named_files(sql: str) -> list[str]:
+def named_files(sql: str) -> tuple[str, ...]:
     """The files and patterns that a statement may read, by what it looks like."""
+    return _files_of(sql) if len(sql) <= _REMEMBERED_CHARS else _files_of.__wrapped__(sql)
+
+
+@lru_cache(_CACHED_MAX)
+def _files_of(sql: str) -> tuple[str, ...]:
     if _NAMES_FILES.search(sql) is None:
-        return []  # the tokens of a long text take longer than to parse it
+        return ()  # the tokens of a long text take longer than to parse it
     tokens, reads = sql_tokens(sql), -1
     named = []
     for at, token in enumerate(tokens):
         if token.depth <= reads:
             reads = -1
-        if token.text == "(" and reads < 0 and _READER.fullmatch(tokens[at - 1].text):
+        if at and token.text == "(" and reads < 0 and _READER.fullmatch(tokens[at - 1].text):
             reads = token.depth
         follows = at > 0 and tokens[at - 1].word in ("FROM", "JOIN")
         is_path = token.is_text or (token.text[:1] == '"' and "." in token.text)  # or a table
         if is_path and (follows or reads >= 0):
             named.append(token.text[1:-1])
-    return named
+    return tuple(named)
 
 
 def _schema(relation: duckdb.DuckDBPyRelation) -> Schema:
