@@ -100,6 +100,12 @@ def duckdb_expression(text: str, *, named: bool = True) -> str:
     return _duckdb(first).removeprefix("SELECT ")
 
 
+def expr(str: str) -> in_text.Column:  # noqa: A002 - PySpark's name
+    """An expression in Spark's SQL as a Column."""
+    made: in_text.Column = in_text.expr(duckdb_expression(str, named=False))
+    return made
+
+
 def _parsed(text: str) -> list[Any]:
     try:
         parsed: list[Any] = sqlglot.parse(text, read=SparkText)
