@@ -158,7 +158,10 @@ setup(
     },
     entry_points={
         "console_scripts": ["minishark = minishark.cli:main", "sparrow = sparrow_core.cli:main"],
-        "minishark.commands": ["bench = minishark_lab.command:bench"],
+        "minishark.commands": [
+            "bench = minishark_lab.command:bench",
+            "tpch = minishark_lab.tpch.command:tpch",
+        ],
         "minishark.datasets": ["ray = minishark_platforms.targets:ray_datasets"],
         "minishark.platforms": [
             "dask = minishark_platforms.targets:on_dask",
@@ -171,6 +174,13 @@ setup(
             "minishark = minishark.adapters.sqlalchemy:MinisharkDialect",
             "minishark.flight = minishark.adapters.sqlalchemy:FlightDialect",
             "minishark.session = minishark.adapters.sqlalchemy:MinisharkDialect",
+        ],
+        "sparrow_core.placements": [
+            "adaptive = minishark_lab.remembering:AdaptiveRatio",
+            "dodoor = minishark_lab.remembering:Dodoor",
+            "eagle = minishark_lab.remembering:Eagle",
+            "known_idle = minishark_lab.remembering:KnownIdle",
+            "prequal = minishark_lab.remembering:Prequal",
         ],
     },
 )

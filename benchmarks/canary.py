@@ -37,13 +37,13 @@ import numpy.typing as npt
 import minishark
 from canary_core import Run, Value
 from canary_core.machines.controller import Settings
-from canary_core.sim.cluster import CONTROLLER, SimulatedRun, spend
 from machine_kit.addresses import Address, endpoint_of
 from machine_kit.machine import Envelope, Message
 from minishark.errors import ExecutionError
 from minishark.session.programs.program import Program
 from minishark.session.session import Session
 from minishark_lab.canary.cases import APPLICATIONS, Case, Measured
+from minishark_lab.canary.cluster import CONTROLLER, SimulatedRun, spend
 from minishark_lab.canary.overhead import cost_of_tasks
 from minishark_lab.canary.systems import installed_peers, run_cases
 from minishark_lab.harness.parameters import Count

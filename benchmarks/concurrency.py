@@ -21,12 +21,12 @@ import msgspec
 
 import minishark
 from minishark.cli.tpch.queries import load_queries
-from minishark.cli.tpch.run import versions
 from minishark.cli.tpch.tables import load_tables
 from minishark_lab.harness.clocks import native_duckdb
 from minishark_lab.harness.parameters import Count, Positive
 from minishark_lab.harness.script import TpchOptions, command, described, run_script
-from minishark_lab.tpch_data import Silent
+from minishark_lab.tpch.data import Silent
+from minishark_lab.tpch.run import versions
 
 Answer = Callable[[str], object]
 MINISHARK, DUCKDB = "minishark", "DuckDB"

@@ -44,7 +44,6 @@ from durable_program import scored
 
 import minishark
 from minishark.cli.tpch.queries import load_queries, parse_selection
-from minishark.cli.tpch.reference import Reference
 from minishark.cli.tpch.tables import TABLES, find_tables
 from minishark.cluster.jobs.client import new_terms, program_files
 from minishark.cluster.jobs.records import JobProgram, Status
@@ -53,7 +52,8 @@ from minishark.cluster.launch import ClusterRecord, StartOptions, start_cluster,
 from minishark.query.answers import differences
 from minishark_lab.harness.parameters import Count
 from minishark_lab.harness.script import TpchOptions, described, run_script, run_sections
-from minishark_lab.tpch_data import tpch_folder
+from minishark_lab.tpch.data import tpch_folder
+from minishark_lab.tpch.reference import Reference
 
 _PROGRAM = Path(__file__).with_name("durable_program.py")
 _LOOK_S = 0.05

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 import pyarrow as pa
 
 from minishark_lab.harness.clocks import native_duckdb
-from minishark_lab.tpch_data import Silent
+from minishark_lab.tpch.data import Silent
 
 Answer = Callable[[str], pa.Table]
 _START_S = 300.0

@@ -29,13 +29,14 @@ import pyarrow as pa
 
 import minishark
 from minishark.cli.tpch.queries import load_queries, parse_selection
-from minishark.cli.tpch.tables import create_views, load_tables
+from minishark.cli.tpch.tables import load_tables
 from minishark.errors import MinisharkError
 from minishark.query.answers import differences, output_order
 from minishark.worker.memory import parse_size
 from minishark_lab.harness.parameters import Count
 from minishark_lab.harness.script import TpchOptions, described, run_script
-from minishark_lab.tpch_data import Silent
+from minishark_lab.tpch.data import Silent
+from minishark_lab.tpch.reference import create_views
 
 _SAMPLE_S = 0.1
 _MIB = 1 << 20

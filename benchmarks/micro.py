@@ -30,7 +30,7 @@ from minishark.cli.tpch.tables import load_tables
 from minishark_lab.harness.clocks import native_duckdb, timed
 from minishark_lab.harness.parameters import Count
 from minishark_lab.harness.script import TpchOptions, command, run_script
-from minishark_lab.tpch_data import Silent
+from minishark_lab.tpch.data import Silent
 
 
 @dataclass(frozen=True, kw_only=True)

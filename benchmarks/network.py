@@ -34,7 +34,7 @@ from minishark_lab.harness.script import Options, described, run_script
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from minishark_lab.tpch_data import tpch_folder
+from minishark_lab.tpch.data import tpch_folder
 from tests.hosts.bed import Bed, hosts
 
 _PORT = 7200
@@ -117,7 +117,7 @@ for _ in range(3):
 _LOAD = """
 import sys, time, minishark
 from pathlib import Path
-from minishark_lab.tpch_data import Silent
+from minishark_lab.tpch.data import Silent
 from minishark.cli.tpch.tables import load_tables, tpch_tables
 
 tables = tpch_tables(Path(sys.argv[2]))

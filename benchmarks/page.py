@@ -46,7 +46,7 @@ from minishark.session.page.site import READER_S
 from minishark_lab.harness.clocks import CpuClock, timed
 from minishark_lab.harness.parameters import Count, Positive
 from minishark_lab.harness.script import TpchOptions, described, run_script
-from minishark_lab.tpch_data import Silent
+from minishark_lab.tpch.data import Silent
 
 _SECTIONS = ("cost", "delays", "memory", "size")
 _VIEWS = ("cluster", "queries", "placement")

@@ -25,9 +25,9 @@ import pyarrow as pa
 from engines import ENGINES, Engine, EngineError, RunningEngine
 
 from minishark.cli.tpch.queries import load_queries, parse_selection
-from minishark.cli.tpch.run import versions
 from minishark_lab.harness.parameters import Count, Positive
 from minishark_lab.harness.script import TpchOptions, command, described, run_script
+from minishark_lab.tpch.run import versions
 
 OURS, REFERENCE = "minishark", "DuckDB"
 

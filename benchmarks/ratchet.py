@@ -458,10 +458,10 @@ def _measure(
 def _tpch(scale: float, data: Path | None) -> tuple[dict[str, str], list[str]]:
     """The tables' files and the queries' texts, made by this checkout."""
     sys.path.insert(0, str(ROOT))
-    from minishark.cli.tpch.generate import default_parts, generate
     from minishark.cli.tpch.locations import default_data_folder
     from minishark.cli.tpch.queries import load_queries
     from minishark.cli.tpch.tables import tpch_tables
+    from minishark_lab.tpch.generate import default_parts, generate
 
     folder = generate(
         scale,

@@ -21,7 +21,6 @@ import msgspec
 
 import minishark
 from minishark.cli.tpch.queries import load_queries
-from minishark.cli.tpch.run import versions
 from minishark.cli.tpch.tables import load_tables
 from minishark.compiler.rules import RULES
 from minishark.compiler.rules.rule import Phase
@@ -32,6 +31,7 @@ from minishark_lab.harness.clocks import Steps, process_clock
 from minishark_lab.harness.parameters import Count, Positive
 from minishark_lab.harness.script import TpchOptions, command, run_script
 from minishark_lab.sparrow.scale_model import Recording, ScaledQuery, ScaledStage, StageRead
+from minishark_lab.tpch.run import versions
 
 _GATHERED_ROWS = 2_000
 

@@ -15,13 +15,13 @@ import msgspec
 
 import minishark
 from minishark.cli.tpch.queries import load_queries
-from minishark.cli.tpch.run import versions
 from minishark.cli.tpch.tables import load_tables
 from minishark.session.session import Session
 from minishark_lab.harness.clocks import Steps
 from minishark_lab.harness.parameters import Count
 from minishark_lab.harness.script import TpchOptions, run_script
 from minishark_lab.sparrow.recorded import RecordedQuery, RecordedStage, Recording
+from minishark_lab.tpch.run import versions
 
 
 def record(session: Session, number: int, text: str, repetitions: int) -> RecordedQuery:

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from minishark_lab.sparrow.scale_model import Machines, ScaleModel, shipped_recordings
 from minishark_lab.sparrow.scale_out import predict
-from minishark_lab.tpch_data import tpch_folder
+from minishark_lab.tpch.data import tpch_folder
 from tests.hosts.bed import hosts
 
 _MBIT = re.compile(r"(\d+)mbit")

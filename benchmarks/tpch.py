@@ -30,8 +30,7 @@ import pyarrow as pa
 
 import minishark
 from minishark.cli.tpch.queries import load_queries, parse_selection
-from minishark.cli.tpch.run import default_replicas, versions
-from minishark.cli.tpch.tables import create_views, load_tables
+from minishark.cli.tpch.tables import default_replicas, load_tables
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS
 from minishark.errors import MinisharkError
 from minishark.query.answers import differences, output_order
@@ -39,6 +38,8 @@ from minishark.session.session import Session
 from minishark_lab.harness.clocks import CpuClock, Steps, native_duckdb, timed
 from minishark_lab.harness.parameters import Count
 from minishark_lab.harness.script import TpchOptions, command, described, run_script
+from minishark_lab.tpch.reference import create_views
+from minishark_lab.tpch.run import versions
 
 ENGINES = MINISHARK, NATIVE, ARROW = "minishark", "duckdb_native", "duckdb_arrow"
 # The newest Arrow layout that DuckDB writes: small decimals take 8 bytes instead of 16.

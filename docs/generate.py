@@ -46,7 +46,7 @@ from sparrow_core.machines.scheduler import Scheduler, SchedulerConfig
 from sparrow_core.observe import audit
 from sparrow_core.observe.metrics import Metrics
 from sparrow_core.policy.disciplines import DISCIPLINES
-from sparrow_core.policy.placement import PLACEMENTS
+from sparrow_core.policy.placement import make_placement, placement_names
 from sparrow_core.protocol import messages
 from sparrow_core.protocol import types as parts
 from sparrow_core.runtime.client_actor import ClientActor
@@ -152,8 +152,8 @@ def policies() -> Iterator[str]:
 def placements() -> Iterator[str]:
     """The names that a job's `placement` may have."""
     yield "| placement | |\n|---|---|"
-    for name, kind in PLACEMENTS.items():
-        yield f"| `{name}` | {_first(kind)} |"
+    for name in placement_names():
+        yield f"| `{name}` | {_first(type(make_placement(name)))} |"
 
 
 def limits() -> Iterator[str]:

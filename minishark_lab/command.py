@@ -14,7 +14,7 @@ import click
 from minishark.cli.options import debug_option
 
 if TYPE_CHECKING:
-    from minishark.cli.tpch.report import Reporter
+    from minishark.cli.console import Reporter
     from minishark_lab.registry import Report
 
 _EXAMPLES = """\b

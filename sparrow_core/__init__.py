@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from sparrow_core.policy.disciplines import Discipline
     from sparrow_core.policy.early_binding import BoundPlacer
     from sparrow_core.policy.late_binding import late_binding_placer
-    from sparrow_core.policy.placement import PLACEMENTS, check_placement, make_placement
+    from sparrow_core.policy.placement import (
+        PLACEMENTS,
+        check_placement,
+        make_placement,
+        placement_names,
+    )
     from sparrow_core.policy.placer import PlacedJob, Placement, Placer
     from sparrow_core.protocol.errors import (
         ClusterClosed,
@@ -83,6 +88,7 @@ __all__ = [
     "explain",
     "late_binding_placer",
     "make_placement",
+    "placement_names",
 ]
 
 _HOMES = {
@@ -90,7 +96,12 @@ _HOMES = {
     "policy.disciplines": ("Discipline",),
     "policy.early_binding": ("BoundPlacer",),
     "policy.late_binding": ("late_binding_placer",),
-    "policy.placement": ("PLACEMENTS", "check_placement", "make_placement"),
+    "policy.placement": (
+        "PLACEMENTS",
+        "check_placement",
+        "make_placement",
+        "placement_names",
+    ),
     "policy.placer": ("PlacedJob", "Placement", "Placer"),
     "protocol.errors": (
         "ClusterClosed",

@@ -62,7 +62,6 @@ CANARY_LAYERS = (
     "results",
     "policy",
     "machines",
-    "sim",
     "runtime",
 )
 # machine_kit's layers, low to high.
@@ -82,8 +81,9 @@ KIT_LAYERS = (
 )
 # minishark_lab's layers, low to high.
 LAB_LAYERS = (
-    "tpch_data",
+    "tpch",
     "applications",
+    "remembering",
     "models",
     "harness",
     "sparrow",
@@ -113,7 +113,6 @@ DRIVERS = (
     "sparrow_core.sim",
     "sparrow_core.runtime.cluster",
     "canary_core.runtime",
-    "canary_core.sim",
 )
 BANNED_IN_MACHINES = frozenset(
     {"asyncio", "logging", "secrets", "socket", "subprocess", "threading", "time", "uuid", "zmq"}

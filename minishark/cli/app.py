@@ -22,7 +22,6 @@ from minishark.cli.serve_command import serve
 from minishark.cli.sql_command import ClosedPipeError, sql
 from minishark.cli.sql_command import run as run_file
 from minishark.cli.tables_command import tables
-from minishark.cli.tpch_command import tpch
 from minishark.cli.ui_command import ui
 from minishark.errors import DataError, MinisharkError, OptionError
 from minishark.model.debugging import debugging
@@ -31,7 +30,7 @@ from minishark.model.debugging import debugging
 _BAD_USAGE = (DataError, OptionError)
 # Entry points by which installed packages add commands; those of ours, with the extra they are in.
 _COMMANDS = "minishark.commands"
-_OPTIONAL = {"bench": "lab"}
+_OPTIONAL = {"bench": "lab", "tpch": "tpch"}
 _STATUS_FAILURE = 1
 _STATUS_BAD_USAGE = 2
 _STATUS_CLOSED_PIPE = 128 + signal.SIGPIPE
@@ -130,7 +129,7 @@ def group(context: click.Context, /, **options: Any) -> None:
         context.invoke(run_file, file=Path("-"), **options)
 
 
-for _command in (cluster_group, jobs, serve, sql, run_file, submit, tables, tpch, ui):
+for _command in (cluster_group, jobs, serve, sql, run_file, submit, tables, ui):
     group.add_command(_command)
 
 

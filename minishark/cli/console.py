@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 import click
 import msgspec
@@ -12,9 +13,23 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-from minishark.cli.tpch.report import Reporter
-
 _PIPE_WIDTH = 10_000  # a pipe or file has no width to wrap to
+
+
+class Reporter(Protocol):
+    """Receives the progress of sequential steps."""
+
+    def step(self, title: str) -> None:
+        """A step begins, and the previous one has ended."""
+
+    def progress(self, done: int, total: int) -> None:
+        """`done` of `total` units of the current step are done."""
+
+    def detail(self, text: str) -> None:
+        """A message for verbose output."""
+
+    def warning(self, text: str) -> None:
+        """A warning; the run goes on."""
 
 
 def standard_output() -> Console:

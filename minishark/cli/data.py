@@ -7,10 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minishark.cli.console import open_reporter
-from minishark.cli.tpch.generate import scale_folder, scale_text
-from minishark.cli.tpch.locations import default_data_folder, sample_folder
-from minishark.cli.tpch.run import default_replicas
-from minishark.cli.tpch.tables import FILES, find_tables, is_table, load_tables, tpch_tables
+from minishark.cli.tpch.locations import (
+    default_data_folder,
+    sample_folder,
+    scale_folder,
+    scale_text,
+)
+from minishark.cli.tpch.tables import (
+    FILES,
+    default_replicas,
+    find_tables,
+    is_table,
+    load_tables,
+    tpch_tables,
+)
 from minishark.errors import DataError, OptionError
 
 if TYPE_CHECKING:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from minishark.errors import OptionError
-from sparrow_core import PLACEMENTS, InvalidJob, make_placement
+from sparrow_core import InvalidJob, make_placement
 from sparrow_core import check_placement as check_policy
+from sparrow_core import placement_names as names
 
-NAMES = tuple(PLACEMENTS)
+__all__ = ["check_import", "check_name", "names"]
 
 
 def check_name(placement: str) -> None:
@@ -14,8 +15,8 @@ def check_name(placement: str) -> None:
     try:
         check_policy(placement)
     except InvalidJob as error:
-        names = ", ".join(NAMES)
-        text = f"Unknown placement {placement!r}; choose {names}, or module:factory."
+        known = ", ".join(names())
+        text = f"Unknown placement {placement!r}; choose {known}, or module:factory."
         raise OptionError(text) from error
 
 

@@ -159,7 +159,7 @@ OPTIONS: Mapping[str, Option] = {
     "idle_s": Option(kind=Kind.SECONDS, default=60.0, least=_ABOVE_0, on=_NEW, sentence="""
         seconds for which one node fewer would have sufficed, after which one goes."""),
     "placement": Option(kind=Kind.TEXT, default="sparrow", sentence="""
-        how tasks are placed on nodes: a name of `sparrow_core.PLACEMENTS`, or "module:factory"
+        how tasks are placed on nodes: one of `sparrow_core.placement_names()`, or "module:factory"
         for a policy of your own. Schedulers must be able to import that (see docs/policies.md).
         By default Sparrow's batch sampling with late binding."""),
     "probe_ratio": Option(kind=Kind.NUMBER, default=2.0, least=1, most=_FINITE, sentence="""

@@ -19,9 +19,9 @@ from msgspec import structs
 from canary_core.driver import Driver, Run, Value
 from canary_core.machines.controller import Settings
 from canary_core.protocol.messages import Packet, Work, WorkerIn, WorkerLost
-from canary_core.sim.cluster import CONTROLLER, SimulatedRun, SimulatedWorker, now_s, spend
 from machine_kit.machine import Envelope, Machine, Message
 from machine_kit.network import Network
+from minishark_lab.canary.cluster import CONTROLLER, SimulatedRun, SimulatedWorker, now_s, spend
 from minishark_lab.harness.experiment import Advance, Chart, Experiment
 from minishark_lab.harness.findings import (
     Finding,

@@ -30,7 +30,7 @@ from minishark_lab.chaos.testbed import ClusterKind, SeenNode, Testbed, open_tes
 from minishark_lab.chaos.work import Done, Work, Worker, work_list
 from minishark_lab.harness.experiment import Advance, Chart, Experiment
 from minishark_lab.harness.rows import Row
-from minishark_lab.tpch_data import Silent, tpch_folder
+from minishark_lab.tpch.data import Silent, tpch_folder
 
 _WATCH_S = 0.25
 _STACKS_S = 2.0

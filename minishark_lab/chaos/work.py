@@ -18,9 +18,9 @@ import duckdb
 import pyarrow as pa
 
 from minishark.cli.tpch.queries import load_queries
-from minishark.cli.tpch.reference import Reference
 from minishark.query.answers import differences
 from minishark.session.session import Session
+from minishark_lab.tpch.reference import Reference
 
 _SHUFFLES = {
     "shuffle-join": """

@@ -43,7 +43,7 @@ from minishark_lab.harness.parameters import Load, Names, Natural, Positive, che
 from minishark_lab.harness.rows import Row
 from minishark_lab.models.analysis import pooled_relaxation_time, queue_relaxation_time
 from minishark_lab.sparrow.placements import COMPARED, NAMES
-from minishark_lab.tpch_data import Silent, tpch_folder
+from minishark_lab.tpch.data import Silent, tpch_folder
 
 _WARMING = 3  # times that each query is run before anything is measured
 _CALIBRATION_S = 3.0

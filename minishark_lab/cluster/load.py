@@ -25,7 +25,7 @@ from minishark_lab.chaos.testbed import Testbed, open_testbed
 from minishark_lab.chaos.work import Done, Worker, work_list
 from minishark_lab.harness.experiment import Advance, Chart, Experiment, Verdict
 from minishark_lab.harness.rows import Point, Row
-from minishark_lab.tpch_data import Silent, tpch_folder
+from minishark_lab.tpch.data import Silent, tpch_folder
 
 _SAMPLES = 40
 _WARM = 0.4  # the share of a run after which resources must not grow

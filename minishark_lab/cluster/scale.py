@@ -19,7 +19,7 @@ from minishark_lab.harness.findings import Finding
 from minishark_lab.harness.rows import Point, Row
 from minishark_lab.sparrow.scale_model import Machines, ScaleModel, shipped_recordings
 from minishark_lab.sparrow.scale_out import predict
-from minishark_lab.tpch_data import Silent, tpch_folder
+from minishark_lab.tpch.data import Silent, tpch_folder
 
 
 @dataclass(frozen=True, kw_only=True)

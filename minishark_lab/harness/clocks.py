@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 import duckdb
 import psutil
 
-from minishark_lab.tpch_data import Silent
+from minishark_lab.tpch.data import Silent
 
 
 class Steps(Silent):

@@ -29,11 +29,11 @@ import msgspec
 from msgspec import Meta
 
 from minishark.cli.tpch.locations import default_data_folder
-from minishark.cli.tpch.run import versions
 from minishark.cli.tpch.tables import tpch_tables
 from minishark.errors import MinisharkError
 from minishark_lab.harness.parameters import Positive, check_names, checked
-from minishark_lab.tpch_data import tpch_folder
+from minishark_lab.tpch.data import tpch_folder
+from minishark_lab.tpch.run import versions
 
 Chosen = TypeVar("Chosen", bound="Options")
 

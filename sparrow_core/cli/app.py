@@ -12,7 +12,7 @@ from machine_kit.errors import TransportError
 from sparrow_core import __version__
 from sparrow_core.cli import tables
 from sparrow_core.cli.submitting import Submission
-from sparrow_core.policy.placement import DEFAULT_PLACEMENT, PLACEMENTS
+from sparrow_core.policy.placement import DEFAULT_PLACEMENT, placement_names
 from sparrow_core.protocol.errors import SparrowError
 from sparrow_core.protocol.messages import PROTOCOL_VERSION
 from sparrow_core.protocol.types import JobOptions, TaskSpec
@@ -80,7 +80,7 @@ def node_monitor(config: Path) -> None:
 @click.option("--user", default="default", show_default=True)
 @click.option(
     "--placement",
-    metavar=f"[{'|'.join(PLACEMENTS)}|MODULE:FACTORY]",
+    metavar=f"[{'|'.join(placement_names())}|MODULE:FACTORY]",
     default=DEFAULT_PLACEMENT,
     show_default=True,
     help="How tasks are placed on nodes; a plug-in must be in the schedulers' configuration.",

@@ -1,13 +1,15 @@
 """The registry of placements. All that knows a placement by name derives from it.
 
-A name is one of `PLACEMENTS`, or "module:factory" for a plug-in (docs/policies.md). Both are made
-by calling a factory without arguments, once per scheduler. A new one of ours is a `Placement` and
-an entry here: validation, the options and help texts of `sparrow` and `minishark`,
-`connect(placement=...)`, the simulator and docs/sparrow.md follow.
+A name is one of `PLACEMENTS`, one that an installed package adds, or "module:factory" for a plug-in
+(docs/policies.md). All are made by calling a factory without arguments, once per scheduler. A new
+one of ours is a `Placement` and an entry here, one of a package an entry point: validation, the
+options and help texts of `sparrow` and `minishark`, `connect(placement=...)`, the simulator and
+docs/sparrow.md follow.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from random import Random
 from typing import Final
@@ -21,7 +23,6 @@ from sparrow_core.policy.early_binding import (
 )
 from sparrow_core.policy.late_binding import LateBinding
 from sparrow_core.policy.placer import PlacedJob, Placement, Placer, Watcher
-from sparrow_core.policy.remembering import AdaptiveRatio, Dodoor, Eagle, KnownIdle, Prequal
 from sparrow_core.policy.round_robin import RoundRobinPlacement
 from sparrow_core.protocol.errors import InvalidJob
 from sparrow_core.protocol.types import TaskSpec
@@ -33,14 +34,24 @@ PLACEMENTS: Final[dict[str, Callable[[], Placement]]] = {
     "per_task": PerTaskPlacement,
     "random": RandomPlacement,
     "round_robin": RoundRobinPlacement,
-    "adaptive": AdaptiveRatio,
-    "known_idle": KnownIdle,
-    "eagle": Eagle,
-    "dodoor": Dodoor,
-    "prequal": Prequal,
 }
+"""Sparrow's own."""
 DEFAULT_PLACEMENT: Final = "sparrow"
+_GROUP: Final = "sparrow_core.placements"  # entry points
 _PROBE_RATIO_MAX = 1000.0
+
+
+@functools.cache
+def _installed() -> dict[str, str]:
+    """The names that installed packages add, and the "module:factory" that each stands for."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow, and seldom needed
+
+    return {entry.name: entry.value for entry in entry_points(group=_GROUP)}
+
+
+def placement_names() -> list[str]:
+    """All placements that have a name: Sparrow's own, and those of installed packages."""
+    return [*PLACEMENTS, *_installed()]
 
 
 def check_placement(
@@ -48,8 +59,8 @@ def check_placement(
 ) -> None:
     """Raise InvalidJob if there can be no placer for a job. Plug-ins are not imported."""
     # With a probe ratio below 1, tasks would be left without a reservation.
-    if placement not in PLACEMENTS and not plugins.is_path(placement):
-        names = ", ".join(PLACEMENTS)
+    if not (placement in PLACEMENTS or plugins.is_path(placement) or placement in _installed()):
+        names = ", ".join(placement_names())
         raise InvalidJob(f"placement {placement!r} is none of {names}, and no module:factory")
     if not 1.0 <= probe_ratio <= _PROBE_RATIO_MAX:
         raise InvalidJob(f"probe ratio {probe_ratio} is not between 1 and {_PROBE_RATIO_MAX:g}")
@@ -58,13 +69,16 @@ def check_placement(
 
 
 def make_placement(name: str) -> Placement:
-    """A new placement of that name; InvalidJob if there is none, or it can't be imported."""
+    """A new placement of that name; InvalidJob if there is none, or it can't be imported.
+
+    Those of installed packages are trusted as ours; what a path names is fenced in.
+    """
     check_placement(name)
-    factory = PLACEMENTS.get(name)
-    if factory is not None:
+    if (factory := PLACEMENTS.get(name)) is not None:
         return factory()
-    placement = plugins.made(name, "placement", Placement, InvalidJob)  # type: ignore[type-abstract]
-    return plugins.FencedPlacement(name, placement)
+    path = name if plugins.is_path(name) else _installed()[name]
+    placement = plugins.made(path, "placement", Placement, InvalidJob)  # type: ignore[type-abstract]
+    return plugins.FencedPlacement(name, placement) if path == name else placement
 
 
 class Placements:
@@ -86,7 +100,8 @@ class Placements:
         """The placement of that name; raises as `make_placement` does."""
         placement = self._made.get(name)
         if placement is None:
-            if self._plug_ins is not None and name not in {*PLACEMENTS, *self._plug_ins}:
+            listed = self._plug_ins is None or name in self._plug_ins
+            if plugins.is_path(name) and not listed:
                 text = f"this scheduler's configuration does not list the placement {name!r}"
                 raise InvalidJob(text)
             placement = self._made[name] = make_placement(name)

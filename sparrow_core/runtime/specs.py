@@ -23,7 +23,7 @@ class JobSpec(Struct, frozen=True, kw_only=True):
         tasks: Their ids are unique within the job.
         shared: Bytes common to all tasks; sent to each node once.
         user: For fair sharing between users.
-        placement: A name of `placement.PLACEMENTS`, or "module:factory" for a plug-in.
+        placement: A name of `placement_names()`, or "module:factory" for a plug-in.
         probe_ratio: Reservations or probes per task (d in the paper), at least 1.
         options: Priority, required attributes of nodes, framework, straggler mitigation.
         tag: By what the caller knows the job again in `NodeStatus.longest`; it is sent nowhere.

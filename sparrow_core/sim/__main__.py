@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TextIO
 
-from sparrow_core.policy.placement import PLACEMENTS, make_placement
+from sparrow_core.policy.placement import make_placement, placement_names
 from sparrow_core.protocol.errors import InvalidJob
 from sparrow_core.sim.workload import DISTRIBUTIONS, Workload, percentile, response_times_s
 
@@ -27,12 +27,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--placement", action="append", metavar="NAME", default=[],
-        help="only these placements: names of the built-in ones, or module:factory",
+        help="only these placements: their names, or module:factory",
     )  # fmt: skip
     options = parser.parse_args()
     if not 0 < options.load < 1:
         parser.error("--load must lie between 0 and 1")
-    placements = options.placement or ("central", *PLACEMENTS)
+    placements = options.placement or ("central", *placement_names())
     try:
         for placement in placements:
             if placement != "central":

@@ -59,7 +59,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     tasks: int = 10
     task_s: float = 0.1
     distribution: str = "exponential"  # of task times, a name in `DISTRIBUTIONS`
-    # A name of `placement.PLACEMENTS`, or "central" for an omniscient scheduler.
+    # A name that `make_placement` knows, or "central" for an omniscient scheduler.
     placement: str = "sparrow"
     probe_ratio: float = 2.0
     replicas: int = 0  # if above 0, each task prefers this many random nodes

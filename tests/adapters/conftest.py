@@ -9,8 +9,9 @@ import pytest
 
 import minishark
 from minishark.cli.tpch.locations import sample_folder
-from minishark.cli.tpch.tables import create_views, find_tables
+from minishark.cli.tpch.tables import find_tables
 from minishark.session.session import Session
+from minishark_lab.tpch.reference import create_views
 
 
 @pytest.fixture(scope="session")

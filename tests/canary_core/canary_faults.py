@@ -13,9 +13,9 @@ from canary_core import tree
 from canary_core.machines.controller import Settings
 from canary_core.protocol.messages import Drain, Move
 from canary_core.sequential import run_sequentially
-from canary_core.sim.cluster import CONTROLLER, SimulatedRun
 from machine_kit.addresses import Address
 from machine_kit.network import Network
+from minishark_lab.canary.cluster import CONTROLLER, SimulatedRun
 
 LIMIT_S = 120.0  # simulated; fault-free programs take less than one
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from canary_core.driver import Driver, Run, State, Value
-from canary_core.sim.cluster import spend
+from minishark_lab.canary.cluster import spend
 
 PRIME = 1_000_003
 HANDLES_MAX = 10

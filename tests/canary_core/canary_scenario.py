@@ -21,10 +21,10 @@ from canary_core.errors import CanaryError
 from canary_core.machines.controller import Settings
 from canary_core.protocol.messages import Advance, Entry, Move, Packet, Report
 from canary_core.results import result_of
-from canary_core.sim.cluster import CONTROLLER, SimulatedRun, spend
 from machine_kit.addresses import Address, address
 from machine_kit.machine import Message
 from machine_kit.network import Network
+from minishark_lab.canary.cluster import CONTROLLER, SimulatedRun, spend
 
 # Fields that say nothing in a script: sizes, digests, who sends, what is pickled.
 SILENT_FIELDS = {

@@ -31,10 +31,10 @@ from canary_core.errors import (
 from canary_core.machines.controller import Settings
 from canary_core.protocol.messages import Cancel, Drain, Move, Packet, Pieces
 from canary_core.results import error_of
-from canary_core.sim.cluster import CONTROLLER, SimulatedRun, spend
 from machine_kit.addresses import Address, address
 from machine_kit.machine import Envelope, Message
 from machine_kit.network import Network
+from minishark_lab.canary.cluster import CONTROLLER, SimulatedRun, spend
 
 SLOW_BLOCK = 500
 

@@ -105,6 +105,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeSession]]:
         opened.append(FakeSession(**options))
         return opened[-1]
 
-    monkeypatch.setattr("minishark.session.connect.connect", connect)
+    for home in ("minishark.session.connect", "minishark_lab.tpch.run"):
+        monkeypatch.setattr(f"{home}.connect", connect)
     yield opened
     assert all(session.stopped for session in opened)

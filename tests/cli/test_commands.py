@@ -21,8 +21,7 @@ from rich.console import Console
 from minishark.cli.app import run
 from minishark.cli.console import open_reporter
 from minishark.cli.constants import constant_answer
-from minishark.cli.tpch.generate import scale_folder
-from minishark.cli.tpch.locations import sample_folder
+from minishark.cli.tpch.locations import sample_folder, scale_folder
 from minishark.cli.tpch.tables import TABLES
 from minishark.dataframe.show import print_table
 from minishark.errors import MinisharkError
@@ -226,7 +225,7 @@ def test_a_failure_ends_with_status_1_and_a_traceback_only_on_demand(
 ) -> None:
     """Even a bug of ours shows its traceback only with --debug."""
     monkeypatch.setenv("MINISHARK_DEBUG", "")
-    monkeypatch.setattr("minishark.cli.tpch.run.load_tables", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("minishark_lab.tpch.run.load_tables", lambda *_, **__: 1 / 0)
     assert 1 == _tpch(data)
     assert "Traceback" not in (quiet := capsys.readouterr().err)
     assert "Error: ZeroDivisionError: division by zero" in quiet
@@ -242,7 +241,7 @@ def test_an_interrupt_stops_the_session_and_ends_with_status_130(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("minishark.cli.tpch.run.load_tables", interrupt)
+    monkeypatch.setattr("minishark_lab.tpch.run.load_tables", interrupt)
     assert 130 == _tpch(data)
     assert [True] == [session.stopped for session in sessions]
 
@@ -491,7 +490,7 @@ def test_an_interrupt_ends_a_query_of_the_reference(tmp_path: Path) -> None:
     """Ctrl-C while DuckDB computes the right answer does not wait for it."""
     program = (
         "import os, signal, threading\n"
-        "from minishark.cli.tpch.reference import Reference\n"
+        "from minishark_lab.tpch.reference import Reference\n"
         "text = 'SELECT sum(a * b) FROM range(10000000) t(a), range(10000000) u(b)'\n"
         "with Reference({}, 2) as reference:\n"
         "    reference.run('SELECT 1')\n"

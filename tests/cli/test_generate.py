@@ -14,15 +14,14 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from minishark.cli.tpch.generate import (
+from minishark.cli.tpch.locations import default_data_folder, scale_folder
+from minishark.cli.tpch.tables import TABLES
+from minishark.errors import DataError, MinisharkError, ResourceError
+from minishark_lab.tpch.generate import (
     GeneratorFailedError,
     GeneratorMissingError,
     generate,
-    scale_folder,
 )
-from minishark.cli.tpch.locations import default_data_folder
-from minishark.cli.tpch.tables import TABLES
-from minishark.errors import DataError, MinisharkError, ResourceError
 
 Install = Callable[[str], Path]
 

@@ -9,9 +9,10 @@ import pytest
 
 from minishark.cli.tpch.locations import sample_folder
 from minishark.cli.tpch.queries import load_queries, parse_selection
-from minishark.cli.tpch.tables import TABLES, create_views, find_tables, tables_of_query
+from minishark.cli.tpch.tables import TABLES, find_tables, tables_of_query
 from minishark.errors import DataError, OptionError
 from minishark.query.answers import output_order
+from minishark_lab.tpch.reference import create_views
 
 
 @pytest.mark.parametrize(

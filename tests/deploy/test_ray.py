@@ -22,12 +22,13 @@ import pyarrow.compute as pc
 import pytest
 
 import minishark
-from minishark.cli.tpch.generate import generate
 from minishark.cli.tpch.queries import QUERY_COUNT, load_queries
-from minishark.cli.tpch.tables import TABLES, create_views, tpch_tables
+from minishark.cli.tpch.tables import TABLES, tpch_tables
 from minishark.errors import ClusterError, MinisharkError, OptionError
 from minishark.query.answers import differences, output_order
 from minishark.session.session import Session
+from minishark_lab.tpch.generate import generate
+from minishark_lab.tpch.reference import create_views
 
 _DEATHS = int(os.environ.get("MINISHARK_RAY_DEATHS", "3"))
 

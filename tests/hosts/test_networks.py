@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from bed import Bed, hosts, until
 
-from minishark.cli.tpch.generate import generate
+from minishark_lab.tpch.generate import generate
 
 _CUTS = int(os.environ.get("MINISHARK_HOST_CUTS", "3"))
 _FAULTS = int(os.environ.get("MINISHARK_HOST_FAULTS", "8"))
@@ -52,7 +52,8 @@ import json, sys, duckdb, minishark
 from pathlib import Path
 from tests.integration.oracle import divergences
 from minishark.cli.tpch.queries import QUERY_COUNT, load_queries
-from minishark.cli.tpch.tables import TABLES, create_views, find_tables
+from minishark.cli.tpch.tables import TABLES, find_tables
+from minishark_lab.tpch.reference import create_views
 
 files = find_tables(Path(sys.argv[2]))
 with duckdb.connect() as plain, minishark.connect(sys.argv[1], single_task_rows=0) as session:

@@ -10,9 +10,9 @@ import duckdb
 import pytest
 
 import minishark
-from minishark.cli.tpch.generate import generate
 from minishark.cli.tpch.tables import tpch_tables
 from minishark.session.session import Session
+from minishark_lab.tpch.generate import generate
 
 # The helpers beside this file.
 sys.path.insert(0, str(Path(__file__).parent))

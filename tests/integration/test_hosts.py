@@ -19,7 +19,7 @@ from processes import free_port, program, until
 import minishark
 from minishark.cli import app as cli_app
 from minishark.cli.tpch.queries import QUERY_COUNT, load_queries
-from minishark.cli.tpch.tables import TABLES, create_views
+from minishark.cli.tpch.tables import TABLES
 from minishark.cluster.endpoints import HOST_VARIABLE
 from minishark.cluster.launch import (
     ClusterRecord,
@@ -31,6 +31,7 @@ from minishark.cluster.launch import (
 )
 from minishark.errors import ClusterError
 from minishark.session.session import Session
+from minishark_lab.tpch.reference import create_views
 
 _ROWS = 40_000
 _SUM = "SELECT k, count(*) AS n, sum(x)::BIGINT AS total FROM t GROUP BY k ORDER BY k"

@@ -10,11 +10,12 @@ import pytest
 
 import minishark
 from minishark.cli.tpch.queries import QUERY_COUNT, load_queries
-from minishark.cli.tpch.tables import TABLES, create_views
+from minishark.cli.tpch.tables import TABLES
 from minishark.compiler.rules.coalesced_tasks import CoalescedTasks
 from minishark.model.events.record import QueryRecord
 from minishark.query.answers import differences, output_order
 from minishark.session.session import Session
+from minishark_lab.tpch.reference import create_views
 
 _MORE_CASES = ((8, 3, True), (3, 1, False), (8, 2, False), (1, 3, False))
 _QUERIES = load_queries(range(1, QUERY_COUNT + 1))

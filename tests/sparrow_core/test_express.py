@@ -8,11 +8,11 @@ import pytest
 
 from machine_kit.world import World
 from minishark_lab.models.express import ExpressCluster
+from minishark_lab.remembering import Levels
 from minishark_lab.sparrow.streams import RunningTasks
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.policy.disciplines import DISCIPLINES
-from sparrow_core.policy.placement import PLACEMENTS
-from sparrow_core.policy.remembering import Levels
+from sparrow_core.policy.placement import placement_names
 from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
@@ -123,7 +123,7 @@ def random_configuration(seed: int) -> Configuration:
     rng = Random(seed)
     nodes, slots = rng.choice((1, 2, 3, 5, 8, 13, 20)), rng.choice((1, 1, 2, 3, 5))
     names = [NodeName(f"n{number}") for number in range(nodes)]
-    placement = tuple(PLACEMENTS)[seed % len(PLACEMENTS)]
+    placement = placement_names()[seed % len(placement_names())]
     replicas, wait_s = min(nodes, rng.choice((0, 0, 1, 3))), rng.choice((None, 0.0, 0.03))
     means = rng.choice(((0.05, 0.2), (0.002, 0.004)))
     ratio, most = rng.choice((1.0, 1.2, 2.0, 3.0)), rng.choice((3, 9, 25))

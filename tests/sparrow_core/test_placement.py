@@ -17,7 +17,7 @@ from sparrow_core.policy.early_binding import (
     RandomPlacer,
 )
 from sparrow_core.policy.late_binding import ConstrainedPlacer, UnconstrainedPlacer
-from sparrow_core.policy.placement import PLACEMENTS, Placements
+from sparrow_core.policy.placement import PLACEMENTS, Placements, placement_names
 from sparrow_core.policy.placer import PlacedJob, Placement, Placer
 from sparrow_core.protocol.errors import InvalidJob, NoNodes, Unsatisfiable
 from sparrow_core.protocol.ids import JobId, NodeName
@@ -62,7 +62,9 @@ preferences = st.lists(
 )
 
 
-@given(preferences, st.sampled_from(sorted(PLACEMENTS)), st.floats(1, 4), st.integers(0, 10**6))
+@given(
+    preferences, st.sampled_from(sorted(placement_names())), st.floats(1, 4), st.integers(0, 10**6)
+)
 def test_every_task_is_placed_once_where_it_may_run(
     wanted: list[tuple[NodeName, ...]], placement: str, ratio: float, seed: int
 ) -> None:

@@ -17,6 +17,7 @@ from machine_kit.addresses import address
 from machine_kit.world import World
 from minishark.errors import OptionError
 from minishark_lab.models.express import ExpressCluster
+from minishark_lab.remembering import Eagle
 from sparrow_core import (
     BoundPlacer,
     Discipline,
@@ -33,7 +34,7 @@ from sparrow_core import (
     make_placement,
 )
 from sparrow_core.policy.disciplines import make_discipline
-from sparrow_core.policy.placement import Placements
+from sparrow_core.policy.placement import PLACEMENTS, Placements
 from sparrow_core.policy.placer import Reservations
 from sparrow_core.protocol.errors import ConfigError, SparrowError
 from sparrow_core.protocol.events import JobFinished
@@ -302,3 +303,14 @@ def test_addresses_of_nodes_are_not_plug_ins() -> None:
     """The form of a name is checked before anything is imported."""
     with pytest.raises(InvalidJob):
         make_placement(str(address("ipc:///tmp/x.sock", "scheduler")))
+
+
+def test_names_of_installed_packages_need_no_list() -> None:
+    """What an entry point names is as trusted as Sparrow's own, and not fenced in."""
+    job = StartJob(job_id=JobId("j"), user="u", tasks=(TaskSpec(0, b""),))
+    placements = Placements(())
+    placements.placer("eagle", job, Random(1))
+    assert type(placements.of("eagle")) is Eagle
+    assert "eagle" not in PLACEMENTS
+    with pytest.raises(InvalidJob, match=r"round_robin, adaptive, .*, and no module:factory"):
+        make_placement("hawk")

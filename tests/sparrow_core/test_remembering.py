@@ -7,9 +7,7 @@ import pytest
 
 from machine_kit.world import World
 from minishark_lab.models.express import ExpressCluster
-from sparrow_core.policy.placement import PLACEMENTS, make_placement
-from sparrow_core.policy.placer import Placement, Placer, Reservations
-from sparrow_core.policy.remembering import (
+from minishark_lab.remembering import (
     AdaptiveRatio,
     Dodoor,
     Eagle,
@@ -17,6 +15,8 @@ from sparrow_core.policy.remembering import (
     KnownIdle,
     Prequal,
 )
+from sparrow_core.policy.placement import make_placement, placement_names
+from sparrow_core.policy.placer import Placement, Placer, Reservations
 from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, NodeLevel, TaskSpec
@@ -63,7 +63,7 @@ def asks(
 @pytest.mark.parametrize("slots", [1, 3])
 def test_jobs_end_on_the_machines(name: str, slots: int) -> None:
     """Also on few nodes, with several schedulers, and with nodes that die."""
-    assert name in PLACEMENTS
+    assert name in placement_names()
     world = World(1, checked=True)
     cluster = SimulatedCluster(world, nodes=6, slots=slots, schedulers=2)
     load = Workload(load=0.8, jobs=40, tasks=7, placement=name)

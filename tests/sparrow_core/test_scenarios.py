@@ -21,7 +21,7 @@ from sparrow_core import (
 )
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.policy.disciplines import DISCIPLINES
-from sparrow_core.policy.placement import PLACEMENTS
+from sparrow_core.policy.placement import placement_names
 from sparrow_core.protocol.types import JobOptions
 from sparrow_core.runtime.specs import ExecutorGroup
 
@@ -64,7 +64,7 @@ def echoes(count: int, *preferred: str, wait_s: float | None = None) -> tuple[Ta
 
 
 @pytest.mark.sample(5)
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("placement", placement_names())
 def test_every_placement_with_every_policy(cluster: Cluster, placement: str) -> None:
     """Jobs of several users and priorities at once: each task commits once, with its result."""
     rng = random.Random(placement)
@@ -83,7 +83,7 @@ def test_every_placement_with_every_policy(cluster: Cluster, placement: str) -> 
         assert count == len(completed)
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("placement", placement_names())
 def test_constraints_hold_under_every_placement(cluster: Cluster, placement: str) -> None:
     """Preferred nodes, attributes and frameworks; and all of them together."""
     spec = JobSpec(tasks=echoes(10, NODES[3]), placement=placement)

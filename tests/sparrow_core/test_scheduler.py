@@ -8,8 +8,8 @@ from msgspec import structs
 
 from machine_kit.addresses import Address, endpoint_of
 from machine_kit.machine import Envelope, Tick
+from minishark_lab.remembering import Levels
 from sparrow_core.machines.scheduler import Scheduler, SchedulerConfig
-from sparrow_core.policy.remembering import Levels
 from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,

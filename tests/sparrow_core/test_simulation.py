@@ -11,10 +11,10 @@ from machine_kit.addresses import Address, endpoint_of
 from machine_kit.machine import Envelope, Message
 from machine_kit.network import Network
 from machine_kit.world import World
+from minishark_lab.remembering import Levels
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.policy.disciplines import DISCIPLINES
-from sparrow_core.policy.placement import PLACEMENTS
-from sparrow_core.policy.remembering import Levels
+from sparrow_core.policy.placement import placement_names
 from sparrow_core.protocol.events import JobFailed, JobFinished
 from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import Drain, SetWeights, StartJob, SubmitJob
@@ -327,7 +327,7 @@ def test_the_command_prints_percentiles(
     sim_main.main()
     header, *rows = capsys.readouterr().out.splitlines()
     assert ["p5", "p50", "p95", "p99"] == header.split()[-4:]
-    assert ["central", *PLACEMENTS] == [row.split()[0] for row in rows]
+    assert ["central", *placement_names()] == [row.split()[0] for row in rows]
     assert {5} == {len(row.split()) for row in rows}
     monkeypatch.setattr("sys.argv", ["sim", "--load", "1"])
     with pytest.raises(SystemExit):

@@ -7,6 +7,7 @@ them at the top level, beside the package.
 from __future__ import annotations
 
 import os
+from decimal import Decimal
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2]
@@ -31,6 +32,16 @@ def default_data_folder() -> Path:
     if not cache.is_absolute():
         cache = Path.home() / ".cache"
     return cache / "minishark" / "tpch"
+
+
+def scale_folder(root: Path, scale: float) -> Path:
+    """The folder of one scale's data; it exists only when it is complete."""
+    return root / f"scale-{scale_text(scale)}"
+
+
+def scale_text(scale: float) -> str:
+    """A scale without exponent or trailing zeros: 1, 0.1, 100."""
+    return f"{Decimal(repr(scale)).normalize():f}"
 
 
 def _resource(name: str, in_checkout: Path) -> Path:

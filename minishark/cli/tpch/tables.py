@@ -1,4 +1,4 @@
-"""Folders of files as tables of a session, and of plain DuckDB."""
+"""Folders of files as tables of a session."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from minishark.cli.tpch.report import Reporter
 from minishark.compiler.sql.connection import aside
 from minishark.errors import DataError
-from minishark.model.expressions import quote, quote_text
+from minishark.model.expressions import quote_text
 
 if TYPE_CHECKING:
+    from minishark.cli.console import Reporter
     from minishark.session.session import Session
 
 
@@ -134,6 +134,11 @@ def load_tables(
         )
 
 
+def default_replicas(nodes: int) -> int:
+    """Two, to survive the loss of a node, or one on a single node."""
+    return min(2, nodes)
+
+
 def _key(name: str, path: str) -> str | None:
     """The column by which a table is partitioned: users have other tables called orders, too."""
     key = TABLES.get(name)
@@ -145,11 +150,6 @@ def _key(name: str, path: str) -> str | None:
     except duckdb.Error:  # loading it says what is wrong
         return None
     return key if key in columns else None
-
-
-def create_views(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str]) -> None:
-    for name, path in tables.items():
-        connection.execute(f"CREATE VIEW {quote(name)} AS FROM {quote_text(path)}")
 
 
 def tpch_tables(folder: Path) -> dict[str, str]:

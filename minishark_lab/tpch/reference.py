@@ -10,7 +10,7 @@ from typing import Self
 import duckdb
 import pyarrow as pa
 
-from minishark.cli.tpch.tables import create_views
+from minishark.model.expressions import quote, quote_text
 from minishark.query.answers import output_order
 
 _INTERRUPT_S = 0.05
@@ -51,3 +51,8 @@ class Reference:
         start = time.perf_counter()
         answer = self._connection.sql(text).to_arrow_table()
         return answer, time.perf_counter() - start
+
+
+def create_views(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str]) -> None:
+    for name, path in tables.items():
+        connection.execute(f"CREATE VIEW {quote(name)} AS FROM {quote_text(path)}")

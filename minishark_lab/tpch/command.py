@@ -63,7 +63,7 @@ def _check_placement(_context: click.Context, _option: click.Parameter, value: s
 @count_option("--replicas", "Replicas of each partition.  [default: 2, or 1 on one node]")
 @session_option(
     "placement",
-    metavar=f"[{'|'.join(placements.NAMES)}|MODULE:FACTORY]",
+    metavar=f"[{'|'.join(placements.names())}|MODULE:FACTORY]",
     callback=_check_placement,
     default="sparrow",
 )
@@ -98,8 +98,8 @@ def tpch(*, json_file: Path | None, verbose: bool, queries: str, **options: Any)
     """
     from minishark.cli.console import open_reporter, standard_output
     from minishark.cli.tpch.queries import parse_selection
-    from minishark.cli.tpch.report import print_report
-    from minishark.cli.tpch.run import TpchOptions, run_tpch
+    from minishark_lab.tpch.report import print_report
+    from minishark_lab.tpch.run import TpchOptions, run_tpch
 
     chosen = TpchOptions(queries=parse_selection(queries), **options)
     if (chosen.replicas or 1) > chosen.nodes:

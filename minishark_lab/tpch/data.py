@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from minishark.cli.tpch.generate import default_parts, generate
 from minishark.cli.tpch.locations import default_data_folder, sample_folder
+from minishark_lab.tpch.generate import default_parts, generate
 
 
 def tpch_folder(scale: float, data: str) -> Path:

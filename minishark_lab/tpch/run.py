@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from minishark.cli.tpch.generate import default_parts, generate, scale_folder
-from minishark.cli.tpch.locations import default_data_folder
+from minishark.cli.tpch.locations import default_data_folder, scale_folder
 from minishark.cli.tpch.queries import QUERY_COUNT, load_queries
-from minishark.cli.tpch.reference import Reference
-from minishark.cli.tpch.report import QueryOutcome, Report, Reporter, Runs
-from minishark.cli.tpch.tables import load_tables, tpch_tables
+from minishark.cli.tpch.tables import default_replicas, load_tables, tpch_tables
 from minishark.errors import MinisharkError
 from minishark.query.answers import differences
+from minishark.session.connect import connect
+from minishark_lab.tpch.generate import default_parts, generate
+from minishark_lab.tpch.reference import Reference
+from minishark_lab.tpch.report import QueryOutcome, Report, Runs
 
 if TYPE_CHECKING:
+    from minishark.cli.console import Reporter
     from minishark.session.session import Session
 
 _PACKAGES = ("minishark", "duckdb", "pyarrow", "pyzmq")
@@ -46,8 +48,6 @@ class TpchOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_tpch(options: TpchOptions, reporter: Reporter) -> Report:
     """Run TPC-H; a query that fails or answers wrongly is in the report, and the run goes on."""
-    from minishark.session.connect import connect
-
     queries = load_queries(options.queries)
     tables = tpch_tables(_make_data(options, reporter))
     reporter.step("Starting the cluster")
@@ -72,11 +72,6 @@ def run_tpch(options: TpchOptions, reporter: Reporter) -> Report:
                     reporter.warning(f"Query {number}: {warning}")
         parameters = _parameters(options, session.total_slots)
         return Report(parameters, versions(), load_s, tuple(outcomes))
-
-
-def default_replicas(nodes: int) -> int:
-    """Two, to survive the loss of a node, or one on a single node."""
-    return min(2, nodes)
 
 
 def versions() -> dict[str, str]:

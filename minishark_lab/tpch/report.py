@@ -1,32 +1,16 @@
-"""A TPC-H run: what reports its progress, and its result as data, as a table, as JSON."""
+"""The result of a TPC-H run: as data, as a table, as JSON."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
-
-
-class Reporter(Protocol):
-    """Receives the progress of a run's sequential steps."""
-
-    def step(self, title: str) -> None:
-        """A step begins, and the previous one has ended."""
-
-    def progress(self, done: int, total: int) -> None:
-        """`done` of `total` units of the current step are done."""
-
-    def detail(self, text: str) -> None:
-        """A message for verbose output."""
-
-    def warning(self, text: str) -> None:
-        """A warning; the run goes on."""
 
 
 class Runs(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,11 +18,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from decimal import Decimal
 from pathlib import Path
 
 import psutil
 
+from minishark.cli.tpch.locations import scale_folder, scale_text
 from minishark.cli.tpch.tables import TABLES
 from minishark.errors import DataError, MinisharkError, ResourceError
 
@@ -40,16 +40,6 @@ class GeneratorMissingError(MinisharkError):
 
 class GeneratorFailedError(MinisharkError):
     """The generator failed; the message is its own."""
-
-
-def scale_folder(root: Path, scale: float) -> Path:
-    """The folder of one scale's data; it exists only when it is complete."""
-    return root / f"scale-{scale_text(scale)}"
-
-
-def scale_text(scale: float) -> str:
-    """A scale without exponent or trailing zeros: 1, 0.1, 100."""
-    return f"{Decimal(repr(scale)).normalize():f}"
 
 
 def default_parts(scale: float) -> int:

@@ -1,9 +1,10 @@
 """Placements that remember what their scheduler has seen: past Sparrow, which is stateless.
 
-Each is a `Placement` like a stranger's plug-in (docs/policies.md). `dodoor` and `eagle` listen to
-heartbeats; `prequal` probes; under `known_idle` and `eagle` nodes tell when they fall idle, and
-under `known_idle` schedulers tell each other what is on nodes. What is remembered may be stale: it
-decides where tasks are likely to start soon, never whether they run.
+Each is a `Placement` like a stranger's plug-in (docs/policies.md); an entry point gives it its
+name. `dodoor` and `eagle` listen to heartbeats; `prequal` probes; under `known_idle` and `eagle`
+nodes tell when they fall idle, and under `known_idle` schedulers tell each other what is on nodes.
+What is remembered may be stale: it decides where tasks are likely to start soon, never whether they
+run.
 """
 
 from __future__ import annotations

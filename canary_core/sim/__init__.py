@@ -1,1 +1,0 @@
-"""Programs, workers and a controller in simulated time, with faults."""
