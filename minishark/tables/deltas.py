@@ -278,7 +278,7 @@ def _joined(deleted: bytes, rows: NDArray[np.int64]) -> bytes:
     return packed(np.sort(np.concatenate((before, rows))) if len(before) else rows)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class DeltaWriter:
     """Adds rows to tables as deltas, which it stores from the front end."""
 

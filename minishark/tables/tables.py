@@ -144,7 +144,7 @@ class Tables:
     temporary: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.deltas = DeltaWriter(self.cluster, self.sizes)
+        self.deltas = DeltaWriter(cluster=self.cluster, sizes=self.sizes)
         self.shared = None
         if self.client is not None:
             files, catalog = self.cluster, self.catalog
