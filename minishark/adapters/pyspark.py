@@ -113,7 +113,8 @@ MACROS = {
         for unit in ("ms", "us")
     },
     "url_decode(x)": """CASE WHEN regexp_matches(x, '%(.?$|[^0-9A-Fa-f]|.[^0-9A-Fa-f])')
-        THEN error('No URL-encoded text: ' || x) ELSE system.main.url_decode(x) END""",
+        THEN CAST(CAST('no URL-encoded text: ' || x AS INTEGER) AS VARCHAR)
+        ELSE system.main.url_decode(x) END""",  # an error that try() takes
     "uuid()": "CAST(system.main.uuid() AS VARCHAR)",
     "length(x BLOB)": """CAST(system.main.octet_length(x) AS INTEGER),
         (x) AS CAST(system.main.length(x) AS INTEGER)""",

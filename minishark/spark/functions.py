@@ -1,4 +1,4 @@
-"""What `pyspark.sql.functions` is there: `minishark.functions`, but for what Spark has otherwise."""
+"""What `pyspark.sql.functions` is there: `minishark.functions`, and what Spark has otherwise."""
 
 from minishark.functions import *  # noqa: F403 - this is a public path of it
 from minishark.functions import __dir__, __getattr__  # noqa: F401 - DuckDB's functions, too
@@ -10,6 +10,6 @@ from minishark.adapters.spark_text import (  # noqa: F401 - this is their public
     datepart,
     expr,
     extract,
-    hash,
+    hash,  # noqa: A004 - PySpark's name
     xxhash64,
 )
