@@ -190,6 +190,8 @@ def try_to_number(text: str, pattern: str) -> str | None:
     allowed = re.sub(r"[^#.DG,$SMI]", "", shape).replace("D", ".").replace("G", ",")
     whole, _, fraction = allowed.partition(".")
     mine, _, rest = digits.partition(".")
+    if ("$" in shape) != ("$" in plain):
+        return None
     if not digits or len(mine) > whole.count("#") or len(rest) > fraction.count("#"):
         return None
     return f"{'-' if is_negative else ''}{digits}"
