@@ -18,6 +18,7 @@ from minishark.cluster.connections import Connections, NoAnswerError
 from minishark.cluster.endpoints import own_endpoint
 from minishark.cluster.keys import load_keys
 from minishark.cluster.local import RECOVERY_S
+from minishark.cluster.node import service_address
 from minishark.cluster.node_service import SESSION_PREFIX
 from minishark.cluster.wire import Failure, Hello, Welcome, own_release, own_versions
 from minishark.errors import ClusterError
@@ -126,9 +127,13 @@ def on_live_nodes(placement: Placement, nodes: Sequence[NodeStatus]) -> Placemen
 
 @contextlib.contextmanager
 def peer_session(
-    service: str, keys: Keys | None, complete: Callable[[Sequence[NodeStatus]], bool]
+    address: str,
+    keys_folder: str | Keys | None,
+    complete: Callable[[Sequence[NodeStatus]], bool] = bool,
 ) -> Iterator[tuple[Welcome, Connections, RemoteCluster]]:
     """A short connection to a cluster, to inspect it; see `open_schedulers`."""
+    keys = load_keys(keys_folder)
+    service = service_address(address, keys)
     with contextlib.ExitStack() as stack:
         connections = Connections(keys)
         stack.callback(connections.close)
