@@ -113,6 +113,16 @@ class Partition:
     def files(self) -> tuple[str, ...]:
         return (self.file, *(delta.file for delta in self.deltas))
 
+    def same_files(self, other: Partition) -> bool:
+        """Whether it has the same files, whatever is deleted in them and wherever they are."""
+        return self.files == other.files
+
+    @property
+    def homes(self) -> dict[str, tuple[str, ...]]:
+        """Its files, each with the nodes that store it."""
+        further = {delta.file: (*self.locations, *delta.held) for delta in self.deltas}
+        return {self.file: self.locations, **further}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
@@ -135,6 +145,11 @@ class Table:
     def folder(self) -> str:
         """The folder of its files in each node's storage; every load has one of its own."""
         return self.partitions[0].file.rpartition("/")[0]
+
+    @property
+    def homes(self) -> dict[str, tuple[str, ...]]:
+        """Its files, each with the nodes that store it."""
+        return {file: nodes for part in self.partitions for file, nodes in part.homes.items()}
 
     def same_rows(self, other: Table) -> bool:
         """Whether it is the same version of the same load, wherever that is stored."""
@@ -223,6 +238,11 @@ class Catalog:
     def loaded(self) -> list[str]:
         """The names of the tables whose rows are computed, cached ones included."""
         return [table.name for table in self if table.is_computed]
+
+    @property
+    def folders(self) -> frozenset[str]:
+        """The folders of its tables."""
+        return frozenset(table.folder for table in self)
 
     def at_once(self) -> Catalog:
         """The tables as they are now, whatever becomes of them."""

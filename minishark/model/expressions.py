@@ -7,7 +7,7 @@ Types are DuckDB's type names as text (``DECIMAL(15,2)``). Everything here is im
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never
 
@@ -255,6 +255,23 @@ def transform(expression: Expression, change: Callable[[ColumnRef], Expression])
 
 def quote(identifier: str) -> str:
     return '"' + identifier.replace('"', '""') + '"'
+
+
+def declared(
+    columns: Schema, required: Collection[str] = (), defaults: Mapping[int, str] = {}
+) -> str:
+    """The columns of a table as CREATE TABLE has them between its brackets.
+
+    Args:
+        columns: what they are called, and of which type they are.
+        required: the names of those that are never NULL.
+        defaults: expressions, by the columns' places.
+    """
+    return ", ".join(
+        f"{quote(column.name)} {column.type}{' NOT NULL' * (column.name in required)}"
+        f"{f' DEFAULT ({defaults[i]})' if i in defaults else ''}"
+        for i, column in enumerate(columns)
+    )
 
 
 def quote_text(text: str) -> str:

@@ -187,21 +187,21 @@ class JobBuilder:
 
     def described(self, stage: Stage) -> StageTask:
         """What the tasks of a stage have in common, but for what they read, and where."""
-        environment = self.environment
+        environment, is_whole = self.environment, stage.is_statement
         task = StageTask(
             sql=stage.sql,
-            types=() if stage.is_statement else tuple(column.type for column in stage.schema),
+            types=() if is_whole else tuple(column.type for column in stage.schema),
             output=OutputKind.BUCKETS if stage.buckets else OutputKind.PIECE,
             folder=self.folder,
             kept=self.kept,
             prefix=self.prefix(stage),
             buckets=stage.buckets,
-            prelude=environment.settings + (environment.definitions if stage.is_statement else ()),
+            prelude=environment.settings + (environment.definitions if is_whole else ()),
             rows=stage.plan.rows / stage.tasks,
             scalars=environment.called_by(stage),
             working_folder=self.working_folder,
             hints=stage.hints,
-            profiled=self.profiled and not stage.is_statement,
+            profiled=self.profiled and not is_whole,
         )
         if stage.index == self.last:
             # What it puts out is a result, or is stored.

@@ -487,7 +487,7 @@ class SourceTables:
             for call in find_calls(sql, self.functions)
         ]
         remote = partial(self.remote, settings=planning.settings)
-        return without_remote_files(edited(sql, calls), remote)
+        return without_remote_files(edited(sql, calls) if calls else sql, remote)
 
     def _called(self, call: Call, planning: PlanningDatabase) -> str:
         """The table of a call; equal calls have the same one."""

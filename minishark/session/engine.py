@@ -67,7 +67,7 @@ from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedRows, CachedTables, CachePlan, Fingerprint
 from minishark.tables.deltas import SIZES, Sizes
 from minishark.tables.interruption import stopped_by
-from minishark.tables.memory_store import built
+from minishark.tables.memory_store import load_changed
 from minishark.tables.memory_transaction import in_memory
 from minishark.tables.merging import Merger
 from minishark.tables.scratch_database import NO_CATALOG, SharedScratch, StoppedBy
@@ -269,19 +269,8 @@ class Engine:
     def up_to_date(self, scope: Scope) -> Iterator[None]:
         """What every statement relies on: an open session, and tables as last written."""
         self.check_open(scope)
-        scratch = scope.scratch
         with self.loading:
-            self.cached.sweep()
-            for name in scratch.renamed():
-                if name in self.tables.catalog:
-                    self.tables.drop(name)
-            for table in scratch.changed():
-                if table.rows is not None:
-                    with self.tables.folder() as folder:
-                        self.tables.publish(built(self.tables, table, folder), replace=True)
-                elif table.name in self.tables.catalog:
-                    self.tables.drop(table.name)
-                scratch.loaded(table)
+            load_changed(self.tables, self.cached, scope.scratch)
         for look in scope.before_statements:
             look()
         yield

@@ -176,13 +176,15 @@ class Session(CallVerbs, Operations, CamelCase):
             QueryError: it does not parse, or names what does not exist; with DuckDB's message.
             UnsupportedError: it is a statement that minishark does not run.
         """
-        self._runtime.check_open()
         params = args if params is None else params
         if isinstance(params, Mapping):
             text = with_dollars(text, params)
         text = self._dialect.statements(text)
-        frame = self._statements.run(with_values(text, named), params)
-        frame = reading(frame, [item for item in named.values() if isinstance(item, DataFrame)])
+        if named:
+            frame = self._statements.run(with_values(text, named), params)
+            frame = reading(frame, [item for item in named.values() if isinstance(item, DataFrame)])
+        else:
+            frame = self._statements.run(text, params)
         return verifying(frame) if verify else frame
 
     def duckdb_sql(self, text: str) -> DataFrame:

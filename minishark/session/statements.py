@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from minishark.compiler.sql import statements as kinds
-from minishark.compiler.sql.tokens import fill_parameters, fill_variables, without_parameters
+from minishark.compiler.sql.tokens import fill_parameters, without_parameters
 from minishark.dataframe import DataFrame
 from minishark.dataframe.frame import explaining_frame, local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, TaskFailedError, UnsupportedError
@@ -45,6 +45,7 @@ class Statements:
 
     def run(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> DataFrame:
         """Run all statements in a text but a last query, which runs when its rows are asked for."""
+        self.runtime.check_open()
         with self.runtime.scope.transaction.aborted_by_errors():
             try:
                 return self._run(text, params)
@@ -85,9 +86,7 @@ class Statements:
             lower = map(str.lower, variables.column("name").to_pylist())
             return [name for name in lower if name not in given]
 
-        if isinstance(statement, kinds.Prepare):
-            return statement
-        return kinds.rewritten(statement, fill_variables(statement.sql, names))
+        return kinds.with_variables(statement, names)
 
     def _filled(
         self, statements: Sequence[kinds.ParsedStatement], params: Sequence[Any] | Mapping[str, Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,11 @@ def may_match(predicate: Predicate, bounds: Bounds) -> bool:
         return any(_may_be(predicate.comparison, value, bounds) for value in predicate.values)
     except TypeError:  # values of types that don't compare
         return True
+
+
+def may_match_each(predicate: Predicate, bounds: Iterable[Bounds]) -> list[bool]:
+    """The same of several files, or parts of one."""
+    return [may_match(predicate, of_one) for of_one in bounds]
 
 
 def _may_be(comparison: Comparison, value: Any, bounds: Bounds) -> bool:

@@ -135,7 +135,7 @@ class Changes:
         Raises:
             NotHereError: as `apply`, as far as that is known before it runs.
         """
-        self._check(sql, change)
+        self._check(sql, change, table)
         self._check_bound(sql, change, table)
         if isinstance(change, Insert):
             if self._reads_nothing(sql, change, table):
@@ -169,14 +169,16 @@ class Changes:
         Raises:
             NotHereError: only DuckDB can run it, on all rows of the table; nothing was changed.
         """
-        self._check(sql, change)
+        self._check(sql, change, table)
         if isinstance(change, Insert):
             return self._insert(sql, change, table)
         return self._changed(sql, change, table)
 
-    def _check(self, sql: str, change: Change) -> None:
-        if change.returning and mentioned(sql, ("rowid",)):
-            raise NotHereError("RETURNING rowid needs DuckDB's own table.")
+    def _check(self, sql: str, change: Change, table: ChangedTable[Any]) -> None:
+        is_asked = not isinstance(change, Insert) or change.returning
+        is_column = any(column.name.lower() == "rowid" for column in table.schema)
+        if is_asked and not is_column and mentioned(sql, ("rowid",)):
+            raise NotHereError("rowid is of DuckDB's own tables, which number their rows.")
         if self.scratch.reads_catalog(change.clauses if isinstance(change, Insert) else sql):
             raise NotHereError(NO_CATALOG)
 
@@ -311,9 +313,8 @@ class Changes:
             is_patch = self._is_patch(change, table, target)
             is_last = self._is_last(sql, change, table, is_patch=is_patch)
             concerned = None if is_last else self._found_here(change, table)
-            if concerned is not None:
-                numbers = as_numbers(concerned.column(concerned.num_columns - 1))
-            else:
+            only_deletes = isinstance(change, Delete) and not change.returning
+            if concerned is None:
                 may_mark = is_patch and not is_last
                 found = self._marked(sql, change, table, target) if may_mark else None
                 if found is None:
@@ -321,13 +322,11 @@ class Changes:
                     found = self._patch(sql, change, table, patched, is_last=is_last)
                 if isinstance(found, Stored):
                     return self._in_tasks(sql, change, table, found)
-                numbers = found
-            if isinstance(change, Delete) and not change.returning:
-                if len(numbers):
-                    table.publish(table.without(numbers), None)
-                return counted(len(numbers))
-            if concerned is None:
-                concerned = self._found(sql, change, table, numbers)
+                if only_deletes:
+                    return _deleted(table, found)
+                concerned = self._found(sql, change, table, found)
+            elif only_deletes:
+                return _deleted(table, as_numbers(concerned.column(concerned.num_columns - 1)))
         keys = () if is_patch else table.shell.keys
         shell = replace(table.shell, keys=keys)
         return self._published(
@@ -523,6 +522,12 @@ class Changes:
 def _empties(change: Changed) -> bool:
     """Whether it deletes all rows, and says no more."""
     return isinstance(change, Delete) and not (change.returning or change.condition or change.using)
+
+
+def _deleted(table: ChangedTable[Any], numbers: NDArray[Any]) -> pa.Table:
+    if len(numbers):
+        table.publish(table.without(numbers), None)
+    return counted(len(numbers))
 
 
 def _target(table: ChangedTable[Any]) -> queries.Target:

@@ -55,7 +55,7 @@ from minishark.model.catalog import (
 from minishark.model.expressions import Column
 from minishark.model.predicates import Predicate
 from minishark.query.inputs import lost_partitions, partition_slices
-from minishark.sources.bounds import Bounds, may_match
+from minishark.sources.bounds import Bounds, may_match_each
 from minishark.worker.columns import as_numbers, integers, no_texts
 from minishark.worker.dictionaries import dictionary_type, without_dictionaries
 from minishark.worker.outputs import BATCH_ROWS
@@ -372,7 +372,8 @@ class DeltaWriter:
         for position, predicate in tested:
             bounds = self._bounds_of(item, whole, position)
             if bounds is not None:
-                maybe = [i for i in maybe if may_match(predicate, bounds[i])]
+                marks = may_match_each(predicate, bounds)
+                maybe = [i for i in maybe if marks[i]]
         return [(starts[i], batches[i]) for i in maybe]
 
     def _bounds_of(self, item: FileSlice, whole: pa.Table, position: int) -> list[Bounds] | None:
@@ -664,10 +665,5 @@ def _with_dictionary(text: pa.ChunkedArray, values: pa.Array) -> pa.DictionaryAr
 
 def changed_files(old: Table, new: Table) -> Mapping[str, tuple[str, ...]]:
     """The files of a version that the next one has no more, each with its locations."""
-    kept = {file for partition in new.partitions for file in partition.files}
-    return {
-        item.file: item.locations
-        for partition in old.partitions
-        for item in partition_slices(partition)
-        if item.file not in kept
-    }
+    kept = new.homes
+    return {file: nodes for file, nodes in old.homes.items() if file not in kept}

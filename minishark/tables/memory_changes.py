@@ -22,7 +22,7 @@ from minishark.model.catalog import (
     Table,
     TableStatistics,
 )
-from minishark.model.expressions import ColumnRef, quote, quote_text
+from minishark.model.expressions import ColumnRef, declared, quote, quote_text
 from minishark.model.predicates import Comparison, Predicate
 from minishark.query.sinks import CollectRows
 from minishark.tables.changed_statistics import joined_statistics, statistics_of
@@ -266,13 +266,13 @@ class MemoryTable(ChangedTable[Table]):
         if self._open is not None:
             self._open.change(old, new, added if adds else None)
         else:
-            tables.changed((old, new))
-            self._context.merger.look(old.name)
+            (published,) = tables.changed((old, new))
+            self._context.merger.look(published)
 
 
 def _shell(table: Table) -> Shell:
     """What an empty table is like that stands for another one."""
-    columns = ", ".join(f"{quote(column.name)} {column.type}" for column in table.schema)
+    columns = declared(table.schema)
     return Shell(
         name=table.name,
         create=table.definition or f"CREATE TABLE memory.main.{quote(table.name)} ({columns})",

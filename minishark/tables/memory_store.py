@@ -35,6 +35,7 @@ from minishark.query.sinks import Layout
 from minishark.sources.contract import Source
 from minishark.sources.files import NamedFiles
 from minishark.tables.attempts import attempted
+from minishark.tables.cached import CachedTables
 from minishark.tables.changes import ON_ALL_ROWS, Changes, NotHereError
 from minishark.tables.memory_changes import MemoryTable
 from minishark.tables.memory_transaction import (
@@ -43,7 +44,13 @@ from minishark.tables.memory_transaction import (
     begin,
     in_memory,
 )
-from minishark.tables.scratch_database import NO_CATALOG, AddedColumn, ScratchTable, Written
+from minishark.tables.scratch_database import (
+    NO_CATALOG,
+    AddedColumn,
+    ScratchDatabase,
+    ScratchTable,
+    Written,
+)
 from minishark.tables.scratch_store import HIDDEN, ScratchTables, of_catalog
 from minishark.tables.shared_tables import PREFIX, is_shared
 from minishark.tables.sources import arrow_table
@@ -112,6 +119,7 @@ class MemoryStore(TableStore):
 
     def create(self, name: str, given: GivenRows) -> bool:
         context, rows, layout, replace = self.context, given.rows, given.layout, given.replace
+        context.tables.temporary.discard(name.lower())
         with context.up_to_date():
             if isinstance(rows, SelectedRows):
                 self.store_query(name, rows.sql, layout, replace=replace)
@@ -235,7 +243,6 @@ class MemoryStore(TableStore):
                 return statement
         elif not target.is_main or (len(target.path) == 1 and not self._is_main(statement)):
             return statement
-        context.check_open()
         if isinstance(statement, Comment):
             return self._comment(statement.sql, target)
         if isinstance(statement, AlterTable | DropTable) and target is not None:
@@ -254,6 +261,15 @@ class MemoryStore(TableStore):
             if temporary.exists_ok:
                 return counted(0)
             self._check_replaces(temporary)
+        answer = self._answer(statement, target)
+        if temporary is not None:
+            context.tables.temporary.add(temporary.target[-1].lower())
+        elif target is not None and _ends(statement):
+            context.tables.temporary.discard(target.name.lower())
+        return answer
+
+    def _answer(self, statement: Write, target: Target | None) -> pa.Table:
+        context = self.context
         match statement:
             case CreateTableAs() if target is not None and context.scratch.reads_catalog(
                 statement.sql
@@ -515,7 +531,7 @@ class MemoryStore(TableStore):
         It is in the same schema, in this session, and would take the other's place.
         """
         name = created.target[-1]
-        if not created.replaces:
+        if not (created.replaces and name.lower() in self.context.tables.temporary):
             raise AlreadyExistsError(
                 f'Catalog Error: Table with name "{name}" already exists! Temporary tables of this '
                 "session are in the schema main: take another name, or session.new_session(), "
@@ -533,6 +549,35 @@ class MemoryStore(TableStore):
             raise AlreadyExistsError(f'Catalog Error: Table with name "{name}" already exists!')
         if not exists and self.context.planning.has_view(name):
             raise AlreadyExistsError(f'Catalog Error: View with name "{name}" already exists!')
+
+
+def _ends(statement: Write) -> bool:
+    """Whether no temporary table has the name of a statement's table any more."""
+    match statement:
+        case DropTable():
+            return True
+        case CreateTable(table=created):
+            return not created.exists_ok
+    return False
+
+
+def load_changed(tables: Tables, cached: CachedTables, scratch: ScratchDatabase) -> None:
+    """Follow what has become of tables since this was called before; one thread at a time.
+
+    Cached rows that nobody holds are freed, and what statements have changed in a session's scratch
+    database is loaded, but for what only that can hold.
+    """
+    cached.sweep()
+    for name in scratch.renamed():
+        if name in tables.catalog:
+            tables.drop(name)
+    for table in scratch.changed():
+        if table.rows is not None:
+            with tables.folder() as folder:
+                tables.publish(built(tables, table, folder), replace=True)
+        elif table.name in tables.catalog:
+            tables.drop(table.name)
+        scratch.loaded(table)
 
 
 def built(tables: Tables, changed: ScratchTable, folder: str) -> Table:

@@ -164,8 +164,8 @@ class MemoryTransaction:
         finally:
             self._end(kept)
         for table in kept:
-            if table.name in tables.catalog:
-                self.context.merger.look(table.name)
+            if (current := tables.catalog.find(table.name)) is not None:
+                self.context.merger.look(current)
 
     def _publish(self) -> tuple[list[tuple[Table, Table]], list[Table]]:
         """Publish all changes: the new versions with those before, and tables that are new."""
@@ -227,7 +227,7 @@ class MemoryTransaction:
         unused = self._loads.keys() - {table.folder for table in kept}
         for folder in unused:
             tables.forget(folder)
-        files = {file for table in kept for part in table.partitions for file in part.files}
+        files = {file for table in kept for file in table.homes}
         tables.retire(
             {
                 file: nodes

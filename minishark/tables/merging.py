@@ -34,13 +34,12 @@ class Merger:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _thread: Thread | None = None
 
-    def look(self, name: str) -> None:
-        """A table has changed: merge its partitions if it is time."""
-        table = self.tables.catalog.find(name)
-        if table is None or not self._worn(table):
+    def look(self, table: Table) -> None:
+        """A table has this version now: merge its partitions if it is time."""
+        if not self._worn(table):
             return
         with self._lock:
-            self._wanted[name] = None
+            self._wanted[table.name] = None
             if self._thread is None:
                 self._thread = self.tables.clock.thread(self._run, "minishark-merge")
 

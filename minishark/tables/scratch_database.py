@@ -71,6 +71,7 @@ _SETTINGS = {
 }
 ROWS = " minishark rows"  # the names of registered rows; no table of a user has them
 _STORED = " minishark stored"
+_STORED_ROWS = quote(_STORED)
 NO_CATALOG = (
     "This statement can't read the catalog: store its answer as a table first (CREATE TABLE names "
     "AS FROM duckdb_tables()), and read that."
@@ -540,7 +541,7 @@ class ScratchDatabase:
         read = {name: r for name, r in ((ROWS, given), (_STORED, stored)) if r is not None}
         types = self._types_of_users()
         with types, self._layout() as as_stored, self._made(sql, shell, read):
-            table, before = f"{_CLUSTERS}{quote(shell.name)}", quote(_STORED)
+            table, before = f"{_CLUSTERS}{quote(shell.name)}", _STORED_ROWS
             if stored is not None:
                 number = quote(stored.column_names[-1])
                 self._run(f"INSERT INTO {table} SELECT * EXCLUDE ({number}) FROM {before}")
@@ -567,7 +568,7 @@ class ScratchDatabase:
         names = [quote(name) for name in columns]
         texts = ", ".join(f"CAST({name} AS VARCHAR)" for name in names)
         filled = " AND ".join(f"{name} IS NOT NULL" for name in names)
-        of_old = f" ANTI JOIN {quote(_STORED)} USING ({', '.join(names)})" if has_stored else ""
+        of_old = f" ANTI JOIN {_STORED_ROWS} USING ({', '.join(names)})" if has_stored else ""
         values = self._read(f"SELECT {texts} FROM {table}{of_old} WHERE {filled}")
         return NewKeys(columns, values)
 
@@ -722,7 +723,19 @@ class ScratchDatabase:
 
     def names_temporary(self, sql: str) -> bool:
         """Whether a statement may read or write temporary tables, which no executor has."""
-        return bool(self.temporary) and mentioned(sql, self.temporary) != []
+        names = mentioned(sql, self.temporary) if self.temporary else []
+        if not names or not mentioned(sql, ("memory",)):
+            return names != []
+        # All that is called so may be `memory.main.t`, and `t.c` its column.
+        tokens = sql_tokens(sql)
+        if any(mentioned(token.text, names) for token in tokens if token.is_text):
+            return True
+        keys = [name.key for name in names_in(tokens)]
+        in_memory = {name for name in names for key in keys if _is_in_memory(key, name)}
+        others = [key for key in keys if len(key) == 1 or key[0] not in names]
+        return len(in_memory) < len(names) or any(
+            name in key and not _is_in_memory(key, name) for key in others for name in names
+        )
 
     def run_temporary(self, sql: str, rows: pa.Table | None = None) -> pa.Table:
         """Run a statement about temporary tables; it may read `rows` as `ROWS`."""
@@ -1138,7 +1151,19 @@ class ScratchDatabase:
 
         Tables of another current schema hide them, and after USE of another database they are not
         found.
+
+        Raises:
+            UnsupportedError: the statement names two tables that are called alike.
         """
+        if self.temporary and mentioned(sql, ("memory",)):
+            keys = [name.key for name in names_in(sql_tokens(sql))]
+            for name in self.temporary:
+                if any(_is_in_memory(key, name) for key in keys):
+                    raise UnsupportedError(
+                        f"Two tables are called {name}, this session's temporary one and one that "
+                        "all sessions have, and a statement reads one of them: copy one of them "
+                        "to another name."
+                    )
         if not self.is_elsewhere:
             return frozenset()
         tables = self._run(
@@ -1424,6 +1449,11 @@ def _translated(error: duckdb.Error) -> Exception:
     if isinstance(error, duckdb.BinderException | duckdb.ParserException) or REMOTE_FILES in text:
         return QueryError(text)
     return failure_class(error)(text)
+
+
+def _is_in_memory(key: tuple[str, ...], name: str) -> bool:
+    """Whether a name is that of a table of the cluster's, or of a column of it."""
+    return key[:2] == ("memory", name) or key[:3] == ("memory", "main", name)
 
 
 def _pairs(names: Iterable[tuple[str, ...]]) -> set[tuple[str, str]]:

@@ -139,6 +139,9 @@ class Tables:
     # Folders of tables that are no more, with the transactions that may still read them.
     _forgotten: dict[str, frozenset[str]] = field(default_factory=dict)
     _restoring: AbstractContextManager[Any] = field(init=False)
+    # By name in lower case: those that `connect`'s session calls temporary, though they are in the
+    # catalog as others are. CREATE OR REPLACE TEMP TABLE may replace these alone.
+    temporary: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.deltas = DeltaWriter(self.cluster, self.sizes)
@@ -398,7 +401,7 @@ class Tables:
         created: Iterable[Table] = (),
         dropped: Iterable[Table] = (),
         planned: AbstractContextManager[None] | None = None,
-    ) -> None:
+    ) -> Sequence[Table]:
         """Publish the next versions of tables, all at once: each with the one before.
 
         Args:
@@ -406,6 +409,9 @@ class Tables:
             created: tables that are published, too; what has their name is dropped.
             dropped: tables that are to be no more.
             planned: what the planning database has to know of created and dropped tables.
+
+        Returns:
+            The next versions as they are published.
 
         Raises:
             ConflictError: a table has another version by now; nothing was published.
@@ -441,6 +447,7 @@ class Tables:
             if self._shared_for(old.name) is None:  # others may read them
                 self.retire(changed_files(old, new))
         self.sweep()
+        return changed_tables
 
     def replace(self, dropped: Sequence[Table], created: Sequence[Table]) -> None:
         """Publish tables in the place of others, all at once.
@@ -481,8 +488,8 @@ class Tables:
         self._homes[folder] = {node: home for node, home in homes.items() if node not in nodes}
 
     def _current(self, old: Table) -> Table:
-        current = self.catalog.find(old.name)
-        if current is None or not current.same_rows(old):
+        current = self.catalog.again(old)
+        if current is None:
             raise ConflictError(replaced_meanwhile(old.name))
         return current
 
@@ -666,7 +673,7 @@ class Tables:
                 if then.isdisjoint(readers):
                     self._forgotten.pop(folder, None)
                     self._remove(folder)
-        lasting = {cluster.folder(CALLS_FOLDER), *(table.folder for table in self.catalog)}
+        lasting = {cluster.folder(CALLS_FOLDER), *self.catalog.folders}
         for file, node in self._retired.superfluous(cluster.open_folders - lasting):
             self.cluster.remove_copy(file, node)
 
@@ -1009,7 +1016,9 @@ def _relocated(new: Table, current: Table, doubted: Collection[str]) -> Table:
     partitions = list(new.partitions)
     for i, now in enumerate(current.partitions):
         made = partitions[i]
-        if made.files == now.files:
+        if made is now:  # what was changed is elsewhere
+            continue
+        if made.same_files(now):
             partitions[i] = replace_fields(made, locations=now.locations)
         else:
             still = now.locations if made.file == now.file else made.locations

@@ -494,5 +494,48 @@ def test_temporary_tables_of_the_first_session_take_no_table_s_place() -> None:
                 session.sql(f"CREATE TEMP TABLE t {columns}")
             session.sql(f"CREATE TEMP TABLE IF NOT EXISTS t {columns}")
         assert [(45,)] == session.sql("SELECT sum(i) FROM t").collect()
-        session.sql("CREATE OR REPLACE TEMP TABLE t AS SELECT 100 AS i")
-        assert [(100,)] == session.sql("FROM t").collect()
+        # A stored table is not replaced either, but by one that is stored.
+        with pytest.raises(AlreadyExistsError, match="new_session"):
+            session.sql("CREATE OR REPLACE TEMP TABLE t AS SELECT 100 AS i")
+        assert [(45,)] == session.sql("SELECT sum(i) FROM t").collect()
+        for i in (100, 200):
+            session.sql(f"CREATE OR REPLACE TEMP TABLE own AS SELECT {i} AS i")
+            assert [(i,)] == session.sql("FROM own").collect()
+        session.sql("DROP TABLE own; CREATE TABLE own AS SELECT 300 AS i")
+        with pytest.raises(AlreadyExistsError, match="new_session"):
+            session.sql("CREATE OR REPLACE TEMP TABLE own AS SELECT 400 AS i")
+        session.sql("CREATE OR REPLACE TEMP TABLE again AS SELECT 1 AS i")
+        session.create_table("again", pa.table({"i": [2]}), replace=True)
+        with pytest.raises(AlreadyExistsError, match="new_session"):
+            session.sql("CREATE OR REPLACE TEMP TABLE again (i INTEGER)")
+        assert [(300, 2)] == session.sql("SELECT o.i, a.i FROM own o, again a").collect()
+
+
+def test_a_table_hidden_by_a_temporary_one_is_reached_by_its_whole_name(root: Session) -> None:
+    """`memory.main.t` is the table of all sessions, as in DuckDB, and so are its columns' names."""
+    root.sql("CREATE TABLE covered AS SELECT 1 AS i")
+    with root.new_session() as one:
+        one.sql("CREATE TEMP TABLE covered AS SELECT 2 AS i")
+        for sql, i in (
+            ("FROM covered", 2),
+            ("FROM main.covered", 2),
+            ("FROM temp.covered", 2),
+            ("FROM memory.main.covered", 1),
+            ("FROM memory.covered AS m", 1),
+            ("SELECT covered.i FROM memory.main.covered", 1),
+            ("SELECT i FROM memory.main.covered WHERE memory.main.covered.i = 1", 1),
+        ):
+            assert [(i,)] == _rows(one, sql)
+        for sql in (
+            "SELECT * FROM covered AS t, memory.main.covered AS m",
+            "SELECT * FROM memory.main.covered, query('FROM covered')",
+        ):
+            with pytest.raises(UnsupportedError, match="Two tables are called covered"):
+                _rows(one, sql)
+        one.sql("UPDATE memory.main.covered SET i = i + 10")
+        one.sql("INSERT INTO memory.main.covered VALUES (12)")
+        one.sql("DELETE FROM covered")
+        assert [] == _rows(one, "FROM covered")
+        assert [(11,), (12,)] == _rows(root, "FROM covered ORDER BY i")
+        one.sql("DROP TABLE memory.main.covered")
+    assert "covered" not in root.tables

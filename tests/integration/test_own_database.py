@@ -180,6 +180,17 @@ def test_row_ids(session: Session) -> None:
     assert [(997,)] == ask(session, "SELECT count(*) FROM big WHERE rowid >= 3")
 
 
+def test_changes_by_row_ids(session: Session) -> None:
+    """A large table, too, is changed by row ids, which only DuckDB's own tables have."""
+    numbers = pa.array(range(200_000))
+    session.create_table("numbered", pa.table({"k": numbers, "v": numbers}))
+    ask(session, "UPDATE numbered SET v = -1 WHERE rowid = 3")
+    ask(session, "DELETE FROM numbered WHERE rowid BETWEEN 10 AND 19")
+    expected = [(199_990, sum(range(200_000)) - 4 - sum(range(10, 20)))]
+    assert expected == ask(session, "SELECT count(*), sum(v) FROM numbered")
+    ask(session, "DROP TABLE numbered")
+
+
 def test_row_ids_in_a_view(session: Session) -> None:
     """A view of row numbers can be queried before its table was ever asked for them."""
     ask(session, "CREATE TABLE numbered_rows AS SELECT i FROM range(10) r(i)")

@@ -918,7 +918,7 @@ def _files_of(sql: str) -> tuple[str, ...]:
     for at, token in enumerate(tokens):
         if token.depth <= reads:
             reads = -1
-        if token.text == "(" and reads < 0 and _READER.fullmatch(tokens[at - 1].text):
+        if at and token.text == "(" and reads < 0 and _READER.fullmatch(tokens[at - 1].text):
             reads = token.depth
         follows = at > 0 and tokens[at - 1].word in ("FROM", "JOIN")
         is_path = token.is_text or (token.text[:1] == '"' and "." in token.text)  # or a table

@@ -7,7 +7,7 @@ which queries read the catalog) is read from the tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import duckdb
@@ -26,6 +26,7 @@ from minishark.compiler.sql.tokens import (
     Cursor,
     SqlText,
     call_arguments,
+    fill_variables,
     without_comments_around,
 )
 from minishark.errors import QueryError, UnsupportedError
@@ -411,6 +412,18 @@ def rewritten(statement: ParsedStatement, sql: str) -> ParsedStatement:
     first = cursor.take()
     classify = _BY_FIRST_WORD.get(first)
     return _changed(sql, cursor, None) if classify is None else classify(sql, cursor, first)
+
+
+def with_variables(
+    statement: ParsedStatement, names: Callable[[], Collection[str]]
+) -> ParsedStatement:
+    """A statement with the value of a variable, of these names in lower case, for each `$name`.
+
+    Those of one that is prepared are its parameters.
+    """
+    if isinstance(statement, Prepare):
+        return statement
+    return rewritten(statement, fill_variables(statement.sql, names))
 
 
 def _cache(text: str, match: re.Match[str]) -> ParsedStatement:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from minishark.compiler.sql import change_queries as queries
 from minishark.errors import DataValueError
 from minishark.model.catalog import PATCH_DELETES, ROW_NUMBER, Catalog, Constraints
-from minishark.model.expressions import Schema, quote
+from minishark.model.expressions import Schema, declared, quote
 from minishark.query.sinks import CollectRows, Layout, Sink
 from minishark.tables.cached import CachePlan
 from minishark.tables.scratch_database import Shell
@@ -65,11 +65,7 @@ class WarehouseTable(ChangedTable[Files]):
         self.called, self.schema = name.table, self._version.columns
         defaults, required = self._version.defaults, self._version.required
         self.constraints = Constraints(defaults)
-        columns = ", ".join(
-            f"{quote(c.name)} {c.type}{' NOT NULL' * (c.name in required)}"
-            f"{f' DEFAULT ({defaults[i]})' if i in defaults else ''}"
-            for i, c in enumerate(self.schema)
-        )
+        columns = declared(self.schema, required, defaults)
         self.shell = Shell(
             name=str(name),
             create=f"CREATE TABLE memory.main.{quote(str(name))} ({columns})",

@@ -20,7 +20,7 @@ from minishark.compiler.sql.changes import NewTable, parse_change
 from minishark.compiler.sql.times import at_moment
 from minishark.compiler.sql.tokens import Edit, edited
 from minishark.errors import AlreadyExistsError, CatalogError, MinisharkError, UnsupportedError
-from minishark.model.expressions import quote, quote_text
+from minishark.model.expressions import declared, quote, quote_text
 from minishark.query.sinks import CollectRows
 from minishark.tables.cached import CachedRows
 from minishark.tables.changes import Changes, NotHereError
@@ -493,11 +493,7 @@ def _quoted(name: TableName) -> str:
 def _mirrored(name: TableName, table: TableVersion) -> list[str]:
     """SQL for a table of a name and columns like another's."""
     required, comments = table.required, table.comments
-    columns = [
-        f"{quote(column.name)} {column.type}{' NOT NULL' if column.name in required else ''}"
-        for column in table.columns
-    ]
-    commands = [f"CREATE TABLE {_quoted(name)} ({', '.join(columns)})"]
+    commands = [f"CREATE TABLE {_quoted(name)} ({declared(table.columns, required)})"]
     for column, text in comments.items():
         what = f"COLUMN {_quoted(name)}.{quote(column)}" if column else f"TABLE {_quoted(name)}"
         commands.append(f"COMMENT ON {what} IS {quote_text(text)}")
