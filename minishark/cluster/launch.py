@@ -22,11 +22,12 @@ import psutil
 
 from machine_kit.logs import log_tail
 from minishark.cluster.connections import Connections
+from minishark.cluster.endpoints import service_address
 from minishark.cluster.folders import ClusterFolders, make_folders, reap_all, remove_folder
 from minishark.cluster.joining import peer_session
 from minishark.cluster.keys import Keys, fresh_keys, load_keys, write_keys
 from minishark.cluster.machine import live_process, node_memory
-from minishark.cluster.node import NodeOptions, service_address
+from minishark.cluster.node import NodeOptions
 from minishark.cluster.platforms import kept
 from minishark.cluster.rendezvous import head_in, is_rendezvous
 from minishark.cluster.wire import Hello, Welcome, own_versions

@@ -10,9 +10,7 @@ import contextlib
 import faulthandler
 import gc
 import os
-import re
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,12 +22,13 @@ from machine_kit.addresses import Address, address
 from machine_kit.keys import Keys
 from minishark.cluster.attributes import IDLE, attributes_of
 from minishark.cluster.connections import Connections
+from minishark.cluster.endpoints import service_address, sparrow_endpoint, this_host
 from minishark.cluster.folders import inherit_folders, make_folders
 from minishark.cluster.keys import load_keys
 from minishark.cluster.machine import RUNNER, node_limits, node_memory, runner_config
 from minishark.cluster.node_service import NodeControl, NodeService
 from minishark.cluster.wire import Announce, Failure, Hello, Welcome, own_release, own_versions
-from minishark.errors import ClusterError, OptionError
+from minishark.errors import ClusterError
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from sparrow_core import ExecutorGroup, SparrowError
@@ -38,9 +37,7 @@ from sparrow_core.runtime.transport.child import NodeSettings
 from sparrow_core.runtime.transport.process import calm_collector, run_node
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 
-HOST_VARIABLE = "MINISHARK_HOST"
 _SCHEDULER = "scheduler"
-_TCP = re.compile(r"tcp://(?P<host>[^/]+):(?P<port>\d+|\*)(?:/(?P<key>[0-9a-f]{64}))?")
 _HELLO_S = 1.0
 _AGAIN_S = 0.1
 
@@ -65,42 +62,6 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     locks: tuple[int, ...] = ()  # inherited file descriptors that hold the locks of `folders`
     wait_s: float = 30.0  # seconds to wait for a head to answer
     drain_s: float = 300.0  # seconds that a drained node waits for its sessions and tasks at most
-
-
-def this_host() -> str:
-    if named := os.environ.get(HOST_VARIABLE):
-        return named
-    parts = [socket.gethostname()]
-    for file in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/mnt", "/proc/self/ns/pid"):
-        path = Path(file)
-        try:
-            parts.append(str(path.readlink()) if path.is_symlink() else path.read_text().strip())
-        except OSError:
-            continue
-    return "/".join(parts)
-
-
-def service_address(text: str, keys: Keys | None) -> str:
-    """Complete an address that a user wrote by the public key."""
-    if text.startswith("ipc://"):
-        return text
-    match = _TCP.fullmatch(text)
-    if match is None:
-        raise OptionError(f"Invalid address {text!r}: write ipc://PATH or tcp://HOST:PORT.")
-    if keys is None:
-        raise ClusterError(f"{text}: tcp needs the cluster's keys; pass their folder.")
-    return text if match["key"] else f"{text}/{keys.public}"
-
-
-def sparrow_endpoint(service: str) -> str:
-    """The endpoint of Sparrow's state machines on the node with this service."""
-    if service.startswith("ipc://"):
-        return f"{service.removesuffix('.sock')}-sparrow.sock"
-    match = _TCP.fullmatch(service)
-    assert match is not None
-    port = match["port"]
-    following = port if port == "*" else int(port) + 1
-    return f"tcp://{match['host']}:{following}" + (f"/{match['key']}" if match["key"] else "")
 
 
 def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda _: None) -> int:

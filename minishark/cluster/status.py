@@ -12,9 +12,9 @@ from msgspec import structs
 from machine_kit.keys import Keys
 from minishark.cluster.attributes import store_of
 from minishark.cluster.connections import Connections
+from minishark.cluster.endpoints import this_host
 from minishark.cluster.joining import peer_session
 from minishark.cluster.machine import memory_of
-from minishark.cluster.node import this_host
 from minishark.cluster.wire import Done, DrainNode, GetUsage, Usage
 from minishark.errors import ClusterError
 from minishark.model.events import kinds
