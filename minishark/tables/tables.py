@@ -495,6 +495,8 @@ class Tables:
 
     def retire(self, files: Mapping[str, Sequence[str]]) -> None:
         """Files that no version has any more, with their locations, are deleted some time."""
+        if not files:
+            return
         readers = self.cluster.open_folders
         for file, nodes in files.items():
             if self.shared is not None and not self.shared.may_retire(file):
