@@ -56,6 +56,9 @@ WAIT_S = 2.0
 """After how long without a task a query waits; what is heard of nodes is a second old."""
 SECONDS_MAX = 300
 _LISTED_SQL = 300
+_LISTED = (
+    "key", "session", "number", "kind", "state", "began_s", "elapsed_s", "planning_s"
+)  # fmt: skip
 _LONGEST = 20
 _PLACED_MAX = 500
 _FUNCTIONS_MAX = 200
@@ -94,15 +97,8 @@ class Query(QueryRecord):
             return self.line
         stages = self.by_index.values()
         return {
-            "key": self.key,
-            "session": self.session,
-            "number": self.number,
-            "kind": self.kind,
+            **{name: getattr(self, name) for name in _LISTED},
             "sql": self.sql[:_LISTED_SQL],
-            "state": self.state,
-            "began_s": self.began_s,
-            "elapsed_s": self.elapsed_s,
-            "planning_s": self.planning_s,
             "error": self.error[:_LISTED_SQL],
             "stages": len(self.by_index),
             "stages_done": sum(self.has_all_of(stage) for stage in stages),

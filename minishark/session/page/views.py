@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from msgspec import structs
+
 from minishark.model.events.figures import (
     FIGURES,
     OperatorFigures,
@@ -20,6 +22,7 @@ from minishark.model.events.kinds import (
     NodeReport,
     PlanNode,
     RunningTask,
+    StagePlan,
     TableReport,
     TaskEnded,
 )
@@ -30,6 +33,12 @@ from minishark.session.page.figures import known_rows, natural, spread, timeline
 _LONGEST = 20
 _RUNNING_SHOWN = 50
 _WHAT_CHARS = 100
+_OF_NODES = (
+    "name", "alive", "draining", "slots", "running", "queued", "memory_bytes", "stored_bytes",
+    "disk_bytes", "deaths", "last_death",
+)  # fmt: skip
+_OF_QUERIES = ("sql", "error", "warnings", "in_front_end", "is_reduced", "revisions")
+_OF_STAGES = ("index", "tasks", "is_open", "elapsed_s", "began_s", "skew", "beyond")
 
 
 def cluster(board: Board) -> dict[str, Any]:
@@ -84,13 +93,9 @@ def _running_tasks(board: Board, key: str = "") -> list[dict[str, Any]]:
     )
     return [
         {
-            "executor": task.executor,
-            "began_s": task.began_s,
+            **structs.asdict(task),
             "key": f"{session}-{task.query}" if task.query else "",
             "what": _what(board, session, task),
-            "stage": task.stage,
-            "task": task.task,
-            "attempt": task.attempt,
             "session": session if several else "",
         }
         for session, task in longest[:_RUNNING_SHOWN]
@@ -106,17 +111,7 @@ def _what(board: Board, session: str, task: RunningTask) -> str:
 def _node(board: Board, cluster: str, node: NodeReport) -> dict[str, Any]:
     return {
         "cluster": cluster if len({key[0] for key in board.nodes}) > 1 else "",
-        "name": node.name,
-        "alive": node.alive,
-        "draining": node.draining,
-        "slots": node.slots,
-        "running": node.running,
-        "queued": node.queued,
-        "memory_bytes": node.memory_bytes,
-        "stored_bytes": node.stored_bytes,
-        "disk_bytes": node.disk_bytes,
-        "deaths": node.deaths,
-        "last_death": node.last_death,
+        **{name: getattr(node, name) for name in _OF_NODES},
         "executors": [
             [e.name, e.pid, e.slots, node.usage.memory.get(e.pid, 0)] for e in node.executors
         ],
@@ -178,13 +173,8 @@ def query(board: Board, key: str) -> dict[str, Any] | None:
     longest = sorted(tasks, key=lambda task: -task.figures.run_s)[:_LONGEST]
     return {
         **_progress(board, query),
-        "sql": query.sql,
-        "error": query.error,
-        "warnings": query.warnings,
-        "in_front_end": query.in_front_end,
-        "is_reduced": query.is_reduced,
+        **{name: getattr(query, name) for name in _OF_QUERIES},
         "is_live": query.session in board.sessions and board.sessions[query.session].is_live,
-        "revisions": query.revisions,
         "plan": [
             [
                 *(n.parent, n.name, n.label, n.where, n.rows, rows[i], n.stage, n.puts_out),
@@ -284,50 +274,24 @@ def python(board: Board) -> dict[str, Any]:
     return {
         "functions": [
             {
+                **asdict(f),
                 "name": name,
-                "submitted": f.submitted,
-                "done": f.done,
-                "raised": f.raised,
-                "lost": f.lost,
                 "mean_s": f.run_s / sum(f.by_node.values()) if f.by_node else None,
-                "run_s": f.run_s,
                 "longest_s": f.longest_s if f.by_node else None,
-                "error": f.error,
                 "nodes": sorted(f.by_node.items(), key=lambda item: natural(item[0])),
             }
             for name, f in functions
         ],
         "running_tasks": [task for task in _running_tasks(board) if not task["key"]],
         "programs": [
-            {
-                "session": session,
-                "number": p.program,
-                "name": p.name,
-                "state": p.state,
-                "stage": p.stage,
-                "iterations": p.iterations,
-                "tasks": p.tasks,
-                "workers": p.workers,
-                "snapshot": p.snapshot,
-                "migrations": p.migrations,
-                "rollbacks": p.rollbacks,
-                "elapsed_s": p.elapsed_s,
-                "error": p.error,
-            }
-            for (session, _), p in reversed(board.programs.items())
+            {**structs.asdict(report), "session": session, "number": number}
+            for (session, number), report in reversed(board.programs.items())
         ],
         "jobs": [
             {
-                "name": job.name,
+                **structs.asdict(job),
                 "state": job.status,
-                "user": job.user,
-                "node": job.node,
-                "what": job.what,
-                "starts": job.starts,
-                "submitted_s": job.submitted_s,
                 "took_s": (job.ended_s or job.at) - job.submitted_s,
-                "why": job.why,
-                "log": job.log,
             }
             for job in sorted(board.jobs.values(), key=lambda job: -job.submitted_s)
         ],
@@ -339,16 +303,11 @@ def about(board: Board) -> dict[str, Any]:
     return {
         "sessions": [
             {
-                "session": name,
-                "user": session.began.user,
-                "host": session.began.host,
-                "pid": session.began.pid,
-                "version": session.began.version,
-                "cluster": session.began.cluster,
+                **structs.asdict(session.began),
                 "is_live": session.is_live,
                 "dropped": session.dropped,
             }
-            for name, session in board.sessions.items()
+            for session in board.sessions.values()
         ][-50:],
         "counts": board.counted(),
     }
@@ -378,25 +337,14 @@ def _progress(board: Board, query: Query) -> dict[str, Any]:
 
 
 def _stage(stage: StageRecord) -> dict[str, Any]:
-    plan = stage.plan
+    plan = stage.plan or StagePlan(stage=stage.index, tasks=stage.tasks)
     return {
-        "index": stage.index,
-        "tasks": stage.tasks,
+        **structs.asdict(plan),
+        **{name: getattr(stage, name) for name in _OF_STAGES},
         "done": stage.there,
-        "is_open": stage.is_open,
-        "elapsed_s": stage.elapsed_s,
-        "began_s": stage.began_s,
-        "skew": stage.skew,
         **_of_many(stage.by_task, stage.totals),
         "rows_by_task": _bars(stage.values("rows")),
         "again": stage.remade_tasks,
-        "reads": plan.reads if plan else (),
-        "tables": plan.tables if plan else (),
-        "table_bytes": plan.table_bytes if plan else 0,
-        "buckets": plan.buckets if plan else 0,
-        "does": plan.does if plan else "",
-        "sql": plan.sql if plan else "",
-        "beyond": stage.beyond,
     }
 
 
@@ -447,17 +395,11 @@ def _table(session: str, table: TableReport, live: set[str], *, several: bool) -
     stored = [[node for node in part.nodes if node in live] for part in table.partitions]
     replicas = min(table.replicas, len(live)) if live else table.replicas
     return {
+        **structs.asdict(table),
         "session": session if several else "",
         "name": table.table,
-        "rows": table.rows,
-        "bytes": table.bytes,
-        "keys": table.keys,
-        "replicas": table.replicas,
         "fewest": min(map(len, stored), default=0),
         "healing": sum(len(nodes) < replicas for nodes in stored),
-        "is_cached": table.is_cached,
-        "is_computed": table.is_computed,
-        "columns": table.columns,
         "partitions": list(_parts(table)),
     }
 
