@@ -476,6 +476,8 @@ class Tables:
 
         They may have come back since, but what a change of it has stored there may be gone.
         """
+        if not self._emptied:
+            return ()
         emptied = self._emptied.get(old.folder, {})
         return [node for node, version in emptied.items() if version == old.version]
 
