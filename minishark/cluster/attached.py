@@ -19,12 +19,12 @@ from msgspec import structs
 
 from machine_kit.keys import Keys
 from minishark.cluster import wire
+from minishark.cluster.endpoints import service_address
+from minishark.cluster.folders import SESSION_PREFIX
 from minishark.cluster.front import Front
 from minishark.cluster.joining import RefusedError, greet
 from minishark.cluster.local import RECOVERY_S
 from minishark.cluster.membership import Ask, Keep, Node, Request, silent
-from minishark.cluster.node import service_address
-from minishark.cluster.node_service import SESSION_PREFIX
 from minishark.errors import ClusterError, MinisharkError, ResourceError
 
 _CALL_S = 2.0

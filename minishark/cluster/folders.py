@@ -27,6 +27,9 @@ from sparrow_core.runtime.transport import orphans
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of mode 0700 with a random name is made in it
 SHARED_MEMORY_MIN_BYTES = 64 << 20
 SPILL = "spill"
+SESSION_PREFIX = "s-"
+"""How the names of sessions' folders on nodes begin."""
+
 _PREFIX = "minishark-"
 _LOCK = "owner.lock"
 _DRAFT_PREFIX = ".minishark-"

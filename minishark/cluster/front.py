@@ -18,7 +18,7 @@ from minishark.cluster import wire
 from minishark.cluster.attributes import IDLE, store_of
 from minishark.cluster.backend import Backend
 from minishark.cluster.connections import Connections
-from minishark.cluster.endpoints import own_endpoint
+from minishark.cluster.endpoints import own_endpoint, service_address, this_host
 from minishark.cluster.folders import make_folders
 from minishark.cluster.jobs.client import JobsClient
 from minishark.cluster.jobs.members import may_hold
@@ -26,7 +26,6 @@ from minishark.cluster.joining import greet, open_schedulers
 from minishark.cluster.keys import load_keys
 from minishark.cluster.machine import default_limit_bytes
 from minishark.cluster.membership import Change, Members, Node
-from minishark.cluster.node import service_address, this_host
 from minishark.cluster.outputs import SharedOutputs
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service, change_files

@@ -16,9 +16,9 @@ from minishark.cluster.attributes import store_of
 from minishark.cluster.backend import Placement
 from minishark.cluster.connections import Connections, NoAnswerError
 from minishark.cluster.endpoints import own_endpoint
+from minishark.cluster.folders import SESSION_PREFIX
 from minishark.cluster.keys import load_keys
 from minishark.cluster.local import RECOVERY_S
-from minishark.cluster.node_service import SESSION_PREFIX
 from minishark.cluster.wire import Failure, Hello, Welcome, own_release, own_versions
 from minishark.errors import ClusterError
 from sparrow_core import NodeStatus, RemoteCluster, SparrowError

@@ -22,17 +22,19 @@ import psutil
 
 from machine_kit.logs import log_tail
 from minishark.cluster.connections import Connections
+from minishark.cluster.endpoints import service_address
 from minishark.cluster.folders import ClusterFolders, make_folders, reap_all, remove_folder
 from minishark.cluster.joining import peer_session
 from minishark.cluster.keys import Keys, fresh_keys, load_keys, write_keys
 from minishark.cluster.machine import live_process, node_memory
-from minishark.cluster.node import NodeOptions, service_address
+from minishark.cluster.node import NodeOptions
 from minishark.cluster.platforms import kept
 from minishark.cluster.rendezvous import head_in, is_rendezvous
 from minishark.cluster.wire import Hello, Welcome, own_versions
 from minishark.errors import ClusterError, OptionError
 from minishark.worker.cores import usable_cores
 from sparrow_core import NodeStatus
+from sparrow_core.runtime.transport.spawning import TITLE_CHARS, process_environment
 
 DEFAULT_NAME = "default"
 KEYS_VARIABLE = "MINISHARK_KEYS"
@@ -297,8 +299,8 @@ def _detached(settings: bytes, log: Path, locks: Sequence[int]) -> int:
     try:
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-m", "minishark.cluster.node"],
-            {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+            [sys.executable, "-m", "minishark.cluster.node", str(log).ljust(TITLE_CHARS)],
+            process_environment(),
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, read, 0),
                 (os.POSIX_SPAWN_DUP2, output, 1),

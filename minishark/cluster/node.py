@@ -10,9 +10,7 @@ import contextlib
 import faulthandler
 import gc
 import os
-import re
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,23 +22,23 @@ from machine_kit.addresses import Address, address
 from machine_kit.keys import Keys
 from minishark.cluster.attributes import IDLE, attributes_of
 from minishark.cluster.connections import Connections
+from minishark.cluster.endpoints import service_address, sparrow_endpoint, this_host
 from minishark.cluster.folders import inherit_folders, make_folders
 from minishark.cluster.keys import load_keys
 from minishark.cluster.machine import RUNNER, node_limits, node_memory, runner_config
 from minishark.cluster.node_service import NodeControl, NodeService
 from minishark.cluster.wire import Announce, Failure, Hello, Welcome, own_release, own_versions
-from minishark.errors import ClusterError, OptionError
+from minishark.errors import ClusterError
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from sparrow_core import ExecutorGroup, SparrowError
 from sparrow_core.protocol.messages import Drain, SetSchedulers
 from sparrow_core.runtime.transport.child import NodeSettings
-from sparrow_core.runtime.transport.process import calm_collector, run_node
+from sparrow_core.runtime.transport.process import begun_executors, calm_collector, run_node
+from sparrow_core.runtime.transport.spawning import Started
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 
-HOST_VARIABLE = "MINISHARK_HOST"
 _SCHEDULER = "scheduler"
-_TCP = re.compile(r"tcp://(?P<host>[^/]+):(?P<port>\d+|\*)(?:/(?P<key>[0-9a-f]{64}))?")
 _HELLO_S = 1.0
 _AGAIN_S = 0.1
 
@@ -67,42 +65,6 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     drain_s: float = 300.0  # seconds that a drained node waits for its sessions and tasks at most
 
 
-def this_host() -> str:
-    if named := os.environ.get(HOST_VARIABLE):
-        return named
-    parts = [socket.gethostname()]
-    for file in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/mnt", "/proc/self/ns/pid"):
-        path = Path(file)
-        try:
-            parts.append(str(path.readlink()) if path.is_symlink() else path.read_text().strip())
-        except OSError:
-            continue
-    return "/".join(parts)
-
-
-def service_address(text: str, keys: Keys | None) -> str:
-    """Complete an address that a user wrote by the public key."""
-    if text.startswith("ipc://"):
-        return text
-    match = _TCP.fullmatch(text)
-    if match is None:
-        raise OptionError(f"Invalid address {text!r}: write ipc://PATH or tcp://HOST:PORT.")
-    if keys is None:
-        raise ClusterError(f"{text}: tcp needs the cluster's keys; pass their folder.")
-    return text if match["key"] else f"{text}/{keys.public}"
-
-
-def sparrow_endpoint(service: str) -> str:
-    """The endpoint of Sparrow's state machines on the node with this service."""
-    if service.startswith("ipc://"):
-        return f"{service.removesuffix('.sock')}-sparrow.sock"
-    match = _TCP.fullmatch(service)
-    assert match is not None
-    port = match["port"]
-    following = port if port == "*" else int(port) + 1
-    return f"tcp://{match['host']}:{following}" + (f"/{match['key']}" if match["key"] else "")
-
-
 def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda _: None) -> int:
     """Run a node until it is drained (SIGTERM) or SIGINT; the exit status.
 
@@ -113,8 +75,6 @@ def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda
     heads = tuple(service_address(head, keys) for head in options.heads or (options.listen,))
     own = service_address(options.listen, keys)
     others = [head for head in heads if head != own]
-    welcomes = _greet(others, keys, options.wait_s, is_head=own in heads)
-    schedulers = _schedulers(heads, welcomes)
     if options.folders is None:
         folders = make_folders()
     else:
@@ -122,6 +82,15 @@ def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda
         folders = inherit_folders(in_memory, on_disk, options.locks)
     with contextlib.ExitStack() as stack:
         stack.callback(folders.remove)
+        run_dir = folders.disk / "run"
+        run_dir.mkdir(mode=0o700, exist_ok=True)
+        paths = StorePaths(folders.memory, folders.disk)
+        config = runner_config(options.name, paths, memory, host=this_host(), keys=options.keys)
+        group = ExecutorGroup(RUNNER, config, count=options.executors)
+        groups = (group,) if options.executors else ()
+        begun = begun_executors(groups, options.name, run_dir)  # before there are threads
+        welcomes = _greet(others, keys, options.wait_s, is_head=own in heads)
+        schedulers = _schedulers(heads, welcomes)
         node = StoreLocation(options.name, this_host(), str(folders.memory), str(folders.disk), "")
         service = NodeService(
             options.listen, node, options.cluster, schedulers, memory=memory, bind=options.bind,
@@ -131,12 +100,6 @@ def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda
         service.start()
         if own in heads and welcomes:
             _announce(list(welcomes), schedulers, keys)
-        run_dir = folders.disk / "run"
-        run_dir.mkdir(mode=0o700, exist_ok=True)
-        paths = StorePaths(folders.memory, folders.disk)
-        config = runner_config(node.name, paths, memory, host=node.host, keys=options.keys)
-        group = ExecutorGroup(RUNNER, config, count=options.executors)
-        groups = (group,) if options.executors else ()
         settings = NodeSettings(
             name=options.name,
             endpoint=sparrow_endpoint(options.listen),
@@ -150,7 +113,7 @@ def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda
             keys=keys,
             metrics=True,
         )
-        return _run_until_signal(settings, service, options.drain_s, on_ready)
+        return _run_until_signal(settings, service, options.drain_s, on_ready, begun)
 
 
 def _schedulers(heads: Sequence[str], welcomes: Mapping[str, Welcome]) -> tuple[Address, ...]:
@@ -215,6 +178,7 @@ def _run_until_signal(
     service: NodeService,
     drain_s: float,
     on_ready: Callable[[StoreLocation], None],
+    begun: Sequence[Started],
 ) -> int:
     """Run a node until SIGINT; SIGTERM drains it first, a second one ends it at once."""
 
@@ -241,7 +205,7 @@ def _run_until_signal(
 
     calm_collector()
     try:
-        return run_node(settings, until_told, on_incompatible=_warn_of_version)
+        return run_node(settings, until_told, on_incompatible=_warn_of_version, begun=begun)
     except SparrowError as error:
         raise ClusterError(f"The node can't run: {error}") from error
     finally:

@@ -35,7 +35,7 @@ from machine_kit.peers import Peers
 from machine_kit.refusal import refuses
 from minishark.cluster import wire
 from minishark.cluster.connections import Connections
-from minishark.cluster.folders import SHARED_MEMORY, reap, remove_if_orphaned
+from minishark.cluster.folders import SESSION_PREFIX, SHARED_MEMORY, reap, remove_if_orphaned
 from minishark.cluster.jobs.keeper import JobKeeper
 from minishark.cluster.machine import live_process, memory_of, node_meter
 from minishark.cluster.outputs import FOLDER, HeldOutputs, HomeIndex, answered
@@ -52,7 +52,6 @@ from minishark.worker.store import InputMissingError, Store
 LEASE_S = 15.0  # lease of a session on another host
 CUT_OFF_MAX_S = 120.0  # a session whose host does not say that it is dead is, after this silence
 
-SESSION_PREFIX = "s-"
 _REAP_S = 5.0
 _SCHEDULERS_MAX = 8
 

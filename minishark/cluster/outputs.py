@@ -58,6 +58,7 @@ _CALL_S = 1.0
 _CLOSE_S = 2.0
 _GATHER_S = 0.05  # in which what tasks leave goes to homes as one message
 _HOMES = 2
+_TELLS_MAX = 4  # to one that does not answer
 _WRITING_S = 60.0  # for how long a file that grows no more may still be somebody's draft
 _SLOTS = "slots"  # what homes know the number of slots by; no output has such a name
 
@@ -350,13 +351,21 @@ class SharedOutputs:
                 by_node = begun if request is wire.LeaseOutputs else read
                 by_node.setdefault(node, []).append(file)
         self._tell(wire.LeaseOutputs, begun)
-        self._ask(
-            {
-                home: wire.KeepOutputs({name: kept[name] for name in names})
-                for home, names in self._by_home(kept, _HOMES).items()
-            }
-        )
+        self._tell_homes(kept)
         self._tell(wire.ReleaseOutputs, read)
+
+    def _tell_homes(self, kept: Mapping[str, KeptOutput]) -> None:
+        """Tell homes of outputs; those that are slow to answer again, as long as they live."""
+        left = self._by_home(kept, _HOMES)
+        for _ in range(_TELLS_MAX):
+            replies = self._ask(
+                {
+                    home: wire.KeepOutputs({name: kept[name] for name in names})
+                    for home, names in left.items()
+                }
+            )
+            live = {node.service for node in self._nodes()}
+            left = {home: left[home] for home in left.keys() & live if home not in replies}
 
     def _tell(
         self,

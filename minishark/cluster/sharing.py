@@ -16,12 +16,12 @@ from msgspec import structs
 from minishark.cluster import wire
 from minishark.cluster.attributes import store_of
 from minishark.cluster.connections import NoAnswerError
+from minishark.cluster.endpoints import service_address
 from minishark.cluster.jobs.client import JobsClient
 from minishark.cluster.jobs.members import may_hold
 from minishark.cluster.jobs.watching import JobsSeen
 from minishark.cluster.joining import peer_session
 from minishark.cluster.keys import Keys, load_keys
-from minishark.cluster.node import service_address
 from minishark.cluster.status import NOWHERE, node_changes, node_reports, node_usages
 from minishark.errors import ClusterError
 from minishark.model.events import kinds

@@ -12,10 +12,10 @@ from msgspec import structs
 from machine_kit.keys import Keys
 from minishark.cluster.attributes import store_of
 from minishark.cluster.connections import Connections
+from minishark.cluster.endpoints import service_address, this_host
 from minishark.cluster.joining import peer_session
 from minishark.cluster.keys import load_keys
 from minishark.cluster.machine import memory_of
-from minishark.cluster.node import service_address, this_host
 from minishark.cluster.wire import Done, DrainNode, GetUsage, Usage
 from minishark.errors import ClusterError
 from minishark.model.events import kinds

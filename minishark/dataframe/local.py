@@ -17,6 +17,7 @@ from minishark.dataframe.types import DataType, StructType, duckdb_schema, duckd
 from minishark.errors import DataError
 from minishark.model.expressions import quote
 from minishark.tables.sources import arrow_table
+from minishark.worker.columns import column_of
 
 SchemaLike: TypeAlias = Sequence[str] | Mapping[str, Any] | pa.Schema | StructType | str | None
 """Column names; or names and types: a mapping, "a BIGINT, b VARCHAR", a pyarrow schema,
@@ -156,7 +157,7 @@ def _array(
 ) -> pa.Array:
     try:
         if type_ is None:
-            return pa.array(values)
+            return column_of(values)
         empty = connection.sql(f"SELECT NULL::{type_} AS a").to_arrow_table()
         has_text = any(isinstance(value, str) for value in values)
         if str(connection.from_arrow(empty).types[0]) == type_ and not has_text:

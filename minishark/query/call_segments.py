@@ -25,7 +25,7 @@ from minishark.worker.call_log import CALLS_ENDING, head_of, log_data, records
 from minishark.worker.protocol import FileSlice, KeptOutput, TaskOutcome
 from minishark.worker.store import InputMissingError, Store
 
-_LOOK_S = 1.0
+_LOOK_S = 0.5
 _SEGMENT_BYTES = 256 << 10
 
 
@@ -80,7 +80,9 @@ class CallSegments:
             return ()
         store = self.store()
         file = FileSlice(f"{self.folder}/{name}-{secrets.token_hex(4)}.arrow", (store.node,))
-        batch = pa.record_batch({"records": pa.array(segments, pa.large_binary())})
+        data = pa.py_buffer(b"".join(segments))
+        column = pa.Array.from_buffers(pa.uint8(), len(data), [None, data])
+        batch = pa.record_batch({"records": column})
         try:
             store.write(file.file, batch.schema, [[batch]])
         except OSError:

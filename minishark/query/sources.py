@@ -67,6 +67,7 @@ from minishark.worker.host_files import HostFiles
 from minishark.worker.scans import Scans, SplitRead
 
 _FILES_MAX = 64
+_TEXTS_MAX = 64
 _CALLS_MAX = 256
 """How many calls of functions, and as many of readers, are known whose tables nobody holds."""
 _READ_BYTES_MAX = 256 << 20
@@ -271,6 +272,8 @@ class SourceTables:
     _defined: dict[str, tuple[HeldSource, ...]] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _released: deque[str] = field(default_factory=deque)
+    # A query's text is looked at for its name, and to plan it.
+    _texts: OrderedDict[tuple[_Settings, str], _Text | None] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     # Sources that users name
@@ -532,7 +535,7 @@ class SourceTables:
 
         `done` has the queries of views, by name in lower case.
         """
-        text = _Text.of(sql, planning)
+        text = self._text(sql, planning)
         if text is None:
             return None
         edits: list[Edit] = []
@@ -558,6 +561,18 @@ class SourceTables:
         if not tables:
             return None
         return Rewritten(edited(sql, edits), tuple(tables), frozenset(names))
+
+    def _text(self, sql: str, planning: PlanningDatabase) -> _Text | None:
+        key = (planning.settings, sql)
+        with self._lock:
+            if key in self._texts:
+                return self._texts[key]
+        text = _Text.of(sql, planning)
+        with self._lock:
+            self._texts[key] = text
+            if len(self._texts) > _TEXTS_MAX:
+                self._texts.popitem(last=False)
+        return text
 
     def _of_view(
         self,
@@ -891,12 +906,14 @@ class _Text:
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(tree, dict):
-        yield tree
-        tree = list(tree.values())
-    if isinstance(tree, list):
-        for item in tree:
-            yield from _nodes(item)
+    left = [tree]
+    while left:
+        item = left.pop()
+        if isinstance(item, dict):
+            yield item
+            left += item.values()
+        elif isinstance(item, list):
+            left += item
 
 
 def _common_table_expressions(tree: Any) -> set[str]:

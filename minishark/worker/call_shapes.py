@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from minishark.compiler.sql.connection import aside
+from minishark.worker.columns import column_of
 from minishark.worker.functions import (
     FunctionFailedError,
     as_arrow,
@@ -161,7 +162,7 @@ def _array(values: list[Any], type_: pa.DataType, *, is_map: bool) -> pa.Array:
         values = [[*value.items()] if isinstance(value, Mapping) else value for value in values]
     is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
     try:
-        array = pa.array(values)
+        array = column_of(values)
     except (pa.ArrowException, OverflowError):
         if is_number:  # it would cut off fractions
             raise

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -96,6 +98,44 @@ def flags(values: NDArray[np.bool_]) -> pa.Array:
     """A column of BOOLEANs, without pandas as above."""
     data = pa.py_buffer(np.packbits(values, bitorder="little"))
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, data])
+
+
+def column_of(values: Sequence[Any]) -> pa.Array:
+    """Python values as `pa.array` has them; without pandas, if all are integers, floats or texts.
+
+    Raises:
+        pa.ArrowException: they can't be a column.
+    """
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) == 1 and (plain := _PLAIN.get(kinds.pop())) is not None:
+        with contextlib.suppress(OverflowError):  # others than BIGINTs
+            type_, buffers = plain(values)
+            has = np.fromiter((value is not None for value in values), np.bool_, len(values))
+            validity = None if has.all() else flags(has).buffers()[1]
+            return pa.Array.from_buffers(type_, len(values), [validity, *buffers])
+    return pa.array(values)
+
+
+def _of_integers(values: Sequence[int | None]) -> tuple[pa.DataType, list[pa.Buffer]]:
+    return pa.int64(), [pa.py_buffer(array("q", [value or 0 for value in values]))]
+
+
+def _of_floats(values: Sequence[float | None]) -> tuple[pa.DataType, list[pa.Buffer]]:
+    data = array("d", [0.0 if value is None else value for value in values])
+    return pa.float64(), [pa.py_buffer(data)]
+
+
+def _of_texts(values: Sequence[str | None]) -> tuple[pa.DataType, list[pa.Buffer]]:
+    encoded = [(value or "").encode() for value in values]
+    ends = array("i", itertools.accumulate(map(len, encoded), initial=0))
+    return pa.string(), [pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
+
+
+_PLAIN: Mapping[type, Callable[[Sequence[Any]], tuple[pa.DataType, list[pa.Buffer]]]] = {
+    int: _of_integers,
+    float: _of_floats,
+    str: _of_texts,
+}
 
 
 def no_texts() -> pa.Array:

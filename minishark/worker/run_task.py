@@ -305,10 +305,10 @@ class TaskRunner:
         if not logged:
             return ()
         try:
-            kept: list[bytes] = self._store.read(logged).column(0).to_pylist()
+            chunks = self._store.read(logged).column(0).chunks
         except InputMissingError:
             return ()
-        return kept
+        return [memoryview(chunk.buffers()[1])[: len(chunk)].tobytes() for chunk in chunks]
 
     def _end_log(self, log: CallLog, stage: StageTask, task: TaskPayload) -> str:
         """The calls of a task are done, and what they came to is stored with its replicas.

@@ -25,6 +25,7 @@ from unittest.mock import patch
 import msgspec
 import psutil
 
+from minishark.cluster.endpoints import HOST_VARIABLE
 from minishark.cluster.folders import SHARED_MEMORY, abandoned_folders, unlocked_folders
 from minishark.cluster.launch import (
     ClusterRecord,
@@ -34,7 +35,6 @@ from minishark.cluster.launch import (
     start_cluster,
     stop_cluster,
 )
-from minishark.cluster.node import HOST_VARIABLE
 from minishark.errors import ClusterError
 
 ClusterKind: TypeAlias = Literal["own", "hosts"]

@@ -36,6 +36,7 @@ from sparrow_core.runtime.runner import SlotThread
 from sparrow_core.runtime.specs import NodeConfig, check_nodes
 from sparrow_core.runtime.transport.child import Child, NodeSettings, end_children
 from sparrow_core.runtime.transport.deaths import Respawns
+from sparrow_core.runtime.transport.spawning import Template, interpreter, started
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 
 _IPC_PATH_MAX = 100  # bytes; the limit of the kernel is 107
@@ -130,6 +131,7 @@ class LocalCluster(_OwnCluster):
         super().__init__(nodes, schedulers, seed, audit_dir, recovery_s)
         self._run_dir = Path(run_dir).absolute()
         self._children: dict[NodeName, Child] = {}
+        self._template: Template | None = None
         self._dead: dict[NodeName, str] = {}  # how they died
         self._given_up: dict[NodeName, None] = {}
         self._last_deaths: dict[NodeName, str] = {}
@@ -182,12 +184,18 @@ class LocalCluster(_OwnCluster):
             self._open(ZmqDriver(self._endpoint("client")), self._schedulers)
             atexit.register(self.close)
             self._driver.host("starter", _Starter(self._restart))
+            if len(self._configs) > 1:  # else the node imports what its executors need
+                self._template = Template.held(self._modules())
             for config in self._configs:
                 self._spawn(config)
             self._run()
         except BaseException:
             self.close()
             raise
+
+    def _modules(self) -> tuple[str, ...]:
+        groups = [group for config in self._configs for group in config.groups]
+        return tuple(dict.fromkeys(group.runner.partition(":")[0] for group in groups))
 
     def await_start(self, timeout_s: float = 20.0) -> None:
         """Wait until all processes that were launched are registered.
@@ -282,7 +290,11 @@ class LocalCluster(_OwnCluster):
         )
         self._starts[name] += 1
         # Known from the start, even if Ctrl-C comes next: no variable keeps it alive unseen.
-        self._children[name] = Child(settings, self._run_dir / f"{name}.log", new_session=True)
+        log = self._run_dir / f"{name}.log"
+        make = interpreter(log, new_session=True)
+        if self._template is not None:
+            make = self._template.making(log, new_session=True)
+        self._children[name] = Child(settings, log, started(log, make))
         self._dead.pop(name, None)
         self._respawns[name].started(time.monotonic())
         self._driver.watch(self._children[name].alive_fd, lambda: self._on_node_death(name))
@@ -379,6 +391,9 @@ class LocalCluster(_OwnCluster):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
         end_children(self._children.values(), _END_S)
+        if self._template is not None:
+            self._template.release()
+            self._template = None
         timeout_s = _END_S if self._last_deaths else 0.1
         for process in psutil.wait_procs(descendants, timeout=timeout_s)[1]:
             with contextlib.suppress(psutil.NoSuchProcess):

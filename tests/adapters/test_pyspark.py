@@ -109,7 +109,7 @@ def test_texts_of_verbs_are_sparks(spark: SparkSession) -> None:
         ("SELECT 'abc", "Parser Error: a quote or comment is not closed: SELECT 'abc"),
         (f"SELECT {'(' * 3000}1{')' * 3000}", "Parser Error: the text is nested too deeply"),
         ("SELECT pmod(1)", r"Binder Error: pmod\(\): .*; it is pmod\(dividend, divisor\)"),
-        ("SELECT CAST('a' AS INT)", "Could not convert string 'a'"),
+        ("SELECT CAST('a' AS INT)", r"Could not convert string 'a \(no whole number\)'"),
     ],
 )
 def test_mistakes_in_text_are_told(spark: SparkSession, text: str, told: str) -> None:

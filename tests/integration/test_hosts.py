@@ -20,6 +20,7 @@ import minishark
 from minishark.cli import app as cli_app
 from minishark.cli.tpch.queries import QUERY_COUNT, load_queries
 from minishark.cli.tpch.tables import TABLES
+from minishark.cluster.endpoints import HOST_VARIABLE
 from minishark.cluster.launch import (
     ClusterRecord,
     StartOptions,
@@ -28,7 +29,6 @@ from minishark.cluster.launch import (
     start_cluster,
     stop_cluster,
 )
-from minishark.cluster.node import HOST_VARIABLE
 from minishark.errors import ClusterError
 from minishark.session.session import Session
 from minishark_lab.tpch.reference import create_views

@@ -15,6 +15,7 @@ from processes import free_port, until
 
 import minishark
 from canary_core import run_sequentially
+from minishark.cluster.endpoints import HOST_VARIABLE
 from minishark.cluster.launch import (
     ClusterRecord,
     StartOptions,
@@ -22,7 +23,6 @@ from minishark.cluster.launch import (
     start_cluster,
     stop_cluster,
 )
-from minishark.cluster.node import HOST_VARIABLE
 from minishark.session.session import Session
 
 _ROWS = 6_000

@@ -14,6 +14,7 @@ import pytest
 from processes import free_port
 
 import minishark
+from minishark.cluster.endpoints import HOST_VARIABLE
 from minishark.cluster.launch import (
     ClusterRecord,
     StartOptions,
@@ -21,7 +22,6 @@ from minishark.cluster.launch import (
     start_cluster,
     stop_cluster,
 )
-from minishark.cluster.node import HOST_VARIABLE
 from minishark.session.session import Session
 
 WAIT_S = 60.0

@@ -20,8 +20,8 @@ from machine_kit.keys import split_endpoint
 from machine_kit.refusal import refuses
 from minishark.cli.tpch.queries import parse_selection
 from minishark.cluster.connections import MALFORMED
+from minishark.cluster.endpoints import service_address
 from minishark.cluster.launch import find_cluster
-from minishark.cluster.node import service_address
 from minishark.cluster.wire import decode_reply, decode_request, encode_message
 from minishark.compiler.sql import planning, statements, tokens
 from minishark.compiler.sql.changes import parse_change, parse_create

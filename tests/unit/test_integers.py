@@ -9,8 +9,41 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from minishark.worker.columns import as_numbers, flags, integers, no_texts
+from minishark.worker.columns import as_numbers, column_of, flags, integers, no_texts
+
+VALUES = (
+    st.integers(-(2**64), 2**64),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(),
+    st.text(),
+    st.booleans(),
+    st.integers(0, 9).map(np.int64),
+    st.lists(st.integers(0, 9)),
+)
+
+
+def made(make: Any, values: list[Any]) -> Any:
+    """A column as its type and how it is printed, where NaN is like NaN; or what goes wrong."""
+    try:
+        column = make(values)
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
+        return type(error)
+    column.validate(full=True)
+    return column.type, column.null_count, str(column.to_pylist())
+
+
+@given(st.one_of(*(st.lists(st.none() | some) for some in VALUES)) | st.lists(st.one_of(*VALUES)))
+def test_values_become_the_columns_of_arrow(values: list[Any]) -> None:
+    """Of any kind, also several."""
+    assert made(pa.array, values) == made(column_of, values)
+
+
+def test_texts_that_are_none_are_no_column() -> None:
+    """Half of a surrogate pair."""
+    assert made(pa.array, ["a", chr(0xD800)]) == made(column_of, ["a", chr(0xD800)])
 
 
 @pytest.mark.parametrize("values", [[], [1], [-(2**63), 0, 2**63 - 1]])
@@ -47,6 +80,10 @@ with minishark.connect(in_process=True, nodes=1, executors_per_node=1) as sessio
         "SELECT sum(y), sum(x) FROM t",
     ):
         session.sql(sql).to_arrow()
+    rows = session.create_dataframe([(1, "a"), (2, None), (3, "c")], ["a", "b"])
+    assert [(2, "ax")] == rows.map_rows(
+        lambda row: (2 * row.a, row.b and row.b + "x"), "a BIGINT, b VARCHAR"
+    ).where("a = 2").collect()
 assert 'pandas' not in sys.modules
 """
 

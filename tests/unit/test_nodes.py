@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs
 
 from minishark.cluster.attributes import attributes_of, store_of
+from minishark.cluster.endpoints import service_address, sparrow_endpoint
 from minishark.cluster.folders import remove_if_orphaned
 from minishark.cluster.keys import load_keys
 from minishark.cluster.launch import (
@@ -23,7 +24,6 @@ from minishark.cluster.launch import (
     running_clusters,
     state_folder,
 )
-from minishark.cluster.node import service_address, sparrow_endpoint
 from minishark.cluster.wire import versions_differ
 from minishark.errors import ClusterError, OptionError
 from minishark.worker.protocol import StoreLocation

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from minishark.cluster.attributes import attributes_of
 from minishark.cluster.connections import Connections
-from minishark.cluster.node import this_host
+from minishark.cluster.endpoints import this_host
 from minishark.cluster.running import RunningTasks
 from minishark.cluster.status import node_changes, node_reports, usages_elsewhere
 from minishark.cluster.wire import Failure, GetUsage, Usage

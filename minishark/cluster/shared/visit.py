@@ -6,11 +6,11 @@ import secrets
 from dataclasses import dataclass
 
 from machine_kit.keys import Keys
+from minishark.cluster.endpoints import service_address
 from minishark.cluster.jobs.client import JobsClient
 from minishark.cluster.jobs.members import may_hold
 from minishark.cluster.joining import peer_session
 from minishark.cluster.keys import load_keys
-from minishark.cluster.node import service_address
 from minishark.cluster.shared.client import SharedTablesClient
 from minishark.cluster.shared.records import SharedTable
 

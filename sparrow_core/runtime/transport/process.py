@@ -7,6 +7,7 @@ Both exit at end of file on stdin or on SIGTERM, and clean up.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import os
@@ -33,6 +34,8 @@ from sparrow_core.protocol.messages import (
     PeerGone,
 )
 from sparrow_core.runtime.hosting import end_slots, host_executor, host_scheduler
+from sparrow_core.runtime.runner import load_factory
+from sparrow_core.runtime.specs import ExecutorGroup
 from sparrow_core.runtime.transport.child import (
     Child,
     ExecutorSettings,
@@ -43,6 +46,7 @@ from sparrow_core.runtime.transport.child import (
 )
 from sparrow_core.runtime.transport.deaths import Respawns
 from sparrow_core.runtime.transport.observe import observed
+from sparrow_core.runtime.transport.spawning import Started, can_fork, fork, interpreter, started
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 
 RUNNER_BROKEN_STATUS = 70
@@ -78,7 +82,14 @@ class Supervisor(Machine[_SupervisorIn]):
 
     inputs: ClassVar[Any] = _SupervisorIn
 
-    def __init__(self, driver: ZmqDriver, settings: NodeSettings, node_monitor: Address) -> None:
+    def __init__(
+        self,
+        driver: ZmqDriver,
+        settings: NodeSettings,
+        node_monitor: Address,
+        begun: Sequence[Started] = (),
+    ) -> None:
+        """Start the executors, of which some may have been begun."""
         self.status = 0
         self._driver = driver
         self._settings = settings
@@ -86,6 +97,7 @@ class Supervisor(Machine[_SupervisorIn]):
         self._groups = [group for group in settings.groups for _ in range(group.count)]
         self._respawns = [Respawns() for _ in self._groups]
         self._children: dict[int, Child] = {}
+        self._begun = dict(enumerate(begun))
         for index in range(len(self._groups)):
             self._spawn(index)
 
@@ -113,8 +125,9 @@ class Supervisor(Machine[_SupervisorIn]):
 
     def _spawn(self, index: int) -> None:
         settings, deaths = self._settings, self._respawns[index].count
-        before = f"n{settings.restarts}" if settings.restarts else ""
-        name = f"{settings.name}-e{index}{before}" + (f"r{deaths}" if deaths else "")
+        name = _executor(settings.name, index, settings.restarts) + (f"r{deaths}" if deaths else "")
+        log = Path(settings.log_dir or settings.run_dir, f"{name}.log")
+        process = self._begun.pop(index, None)
         child = Child(
             ExecutorSettings(
                 name=name,
@@ -125,8 +138,8 @@ class Supervisor(Machine[_SupervisorIn]):
                 keys=settings.keys,
                 audit_dir=settings.audit_dir,
             ),
-            Path(settings.log_dir or settings.run_dir, f"{name}.log"),
-            new_session=False,
+            log,
+            process or started(log, interpreter(log, new_session=False)),
         )
         self._children[index] = child
         self._respawns[index].started(time.monotonic())
@@ -208,14 +221,40 @@ def tell_gone(driver: ZmqDriver, schedulers: Sequence[Address], endpoint: str) -
         driver.post(scheduler, PeerGone(endpoint))
 
 
+def _executor(node: str, index: int, restarts: int) -> str:
+    return f"{node}-e{index}" + (f"n{restarts}" if restarts else "")
+
+
+def begun_executors(
+    groups: Sequence[ExecutorGroup], node: str, logs: Path, restarts: int = 0
+) -> list[Started]:
+    """Fork a node's executors, before it has threads; none if that is not possible.
+
+    They wait for their settings, which `run_node` gives them.
+    """
+    for group in groups:
+        with contextlib.suppress(RunnerError):  # the executor says more
+            load_factory(group.runner)
+    if not can_fork():
+        return []
+    calm_collector()
+    names = [
+        _executor(node, index, restarts) for index in range(sum(group.count for group in groups))
+    ]
+    files = [logs / f"{name}.log" for name in names]
+    return [started(log, fork(log, main)) for log in files]
+
+
 def run_node(
     settings: NodeSettings,
     until_told: Callable[[ZmqDriver, Address], None],
     on_incompatible: Callable[[str, int], None] | None = None,
+    begun: Sequence[Started] = (),
 ) -> int:
     """Run a node; returns the exit status.
 
     `until_told` runs the driver until the node is to end; it is given the node monitor's address.
+    Executors that were `begun` need not be started.
     """
     parent = os.getppid()
     schedulers: list[Address] = []
@@ -229,7 +268,7 @@ def run_node(
         else None,
     )
     node_monitor = driver.address(f"monitor-{settings.name}")
-    supervisor = Supervisor(driver, settings, node_monitor)
+    supervisor = Supervisor(driver, settings, node_monitor, begun)
     driver.host("supervisor", supervisor)
     for name in settings.own_schedulers:
         host_scheduler(driver, name, settings.seed, settings.limits.release)
@@ -323,7 +362,9 @@ def main() -> None:
     settings = read_settings()
     match settings:
         case NodeSettings():
-            status = run_node(settings, run_until_stdin_ends)
+            logs = Path(settings.log_dir or settings.run_dir)
+            begun = begun_executors(settings.groups, settings.name, logs, settings.restarts)
+            status = run_node(settings, run_until_stdin_ends, begun=begun)
         case ExecutorSettings():
             status = run_executor(settings)
         case _:
