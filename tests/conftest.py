@@ -24,10 +24,12 @@ import pytest
 
 from minishark.cluster.contract import Cluster
 from minishark.cluster.folders import SHARED_MEMORY, abandoned_folders
+from minishark.cluster.machine import RUNNER
 from minishark.compiler.physical.costs import REFERENCE
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.query import calibration
 from minishark.session import connect
+from sparrow_core.runtime.transport.spawning import Template
 
 ROOT = Path(__file__).resolve().parents[1]
 # Clusters end a moment after the test that closed or killed them.
@@ -121,6 +123,15 @@ def _the_same_costs_on_all_machines() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(calibration, "machine_costs", lambda: REFERENCE)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _a_template_that_stays() -> Iterator[None]:
+    """Clusters of several nodes find one that has imported all: it ends with the run."""
+    template = Template.held((RUNNER.partition(":")[0],))
+    yield
+    if template is not None:
+        template.release()
 
 
 def _remove_killed_runs() -> None:

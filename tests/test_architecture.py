@@ -420,9 +420,9 @@ def test_pysparks_functions_have_one_door() -> None:
         if _is_in(name, "minishark.functions")
     }
     offered = ("minishark.functions.TableFunctions", "minishark.functions.TableValued")
-    in_text = ("minishark.functions.in_text.CALLABLE", "minishark.functions.in_text.called")
-    assert {("minishark.session.session", name) for name in offered} | {
-        ("minishark.adapters.pyspark", name) for name in in_text
+    assert {
+        *(("minishark.session.session", name) for name in offered),
+        ("minishark.adapters.spark_text", "minishark.functions.in_text"),
     } == users
 
 

@@ -22,33 +22,37 @@ import datetime as dt
 import decimal
 import functools
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
+from minishark.adapters.spark_text import OURS, duckdb_expression, duckdb_text
 from minishark.dataframe import DataFrame, types
 from minishark.dataframe.dialect import Dialect, DTypes
 from minishark.dataframe.local import row_names, row_values
 from minishark.dataframe.runtime import note_session
 from minishark.dataframe.show import text_rows
-from minishark.errors import DataError, OptionError, QueryError
-from minishark.functions.in_text import CALLABLE, called
+from minishark.errors import DataError
 from minishark.session.builder import SessionBuilder
 from minishark.session.catalog import Settings
 from minishark.session.connect import connect
 from minishark.session.scope import Scope
 from minishark.session.session import Session
 
-try:
-    import sqlglot
-    from sqlglot import exp
-except ImportError as missing:
-    raise OptionError("Spark's SQL needs sqlglot: pip install 'minishark[spark]'.") from missing
-
 __all__ = ["SparkSession", "session"]
 
+_PARTS = (
+    "year", "quarter", "month", "week", "weekofyear", "day", "dayofmonth", "dayofweek", "isodow",
+    "dayofyear", "hour", "minute", "second",
+)  # fmt: skip
+_IS_WHOLE = r"regexp_full_match(x, '\s*[+-]?[0-9]+\s*')"
+_CUT = """(x DOUBLE) AS trunc(x), (x BOOLEAN) AS x, (x BIGINT) AS x, (x HUGEINT) AS x,
+    (x DECIMAL(38, 18)) AS split_part(CAST(x AS VARCHAR), '.', 1),
+    (x TIMESTAMP) AS floor(system.main.epoch(x)),
+    (x TIMESTAMPTZ) AS floor(system.main.epoch(x)), (x) AS x"""
 MACROS = {
     "typeof(x)": """
         CASE WHEN system.main.typeof(x) LIKE 'DECIMAL%' THEN lower(system.main.typeof(x))
@@ -58,18 +62,98 @@ MACROS = {
             'VARCHAR[]': 'array<string>', 'INTEGER[]': 'array<int>', 'BIGINT[]': 'array<bigint>',
             'DOUBLE[]': 'array<double>'}, system.main.typeof(x)), lower(system.main.typeof(x)))
         END""",
-    "dayofweek(x)": "system.main.dayofweek(CAST(x AS TIMESTAMP))",
-    "dayofyear(x)": "system.main.dayofyear(CAST(x AS TIMESTAMP))",
+    "whole(x VARCHAR)": f"CASE WHEN {_IS_WHOLE} THEN x ELSE x || ' (no whole number)' END, {_CUT}",
+    "whole_or_null(x VARCHAR)": f"CASE WHEN {_IS_WHOLE} THEN x END, {_CUT}",
+    "javas(t)": """
+        CASE WHEN t IN ('nan', 'inf', '-inf')
+        THEN replace(replace(t, 'nan', 'NaN'), 'inf', 'Infinity')
+        WHEN TRY_CAST(t AS DOUBLE) = 0
+        OR abs(TRY_CAST(t AS DOUBLE)) BETWEEN 1e-3 AND 9999999.999999998
+        THEN t
+        WHEN contains(t, 'e') THEN split_part(t, 'e', 1)
+            || CASE WHEN contains(split_part(t, 'e', 1), '.') THEN 'E' ELSE '.0E' END
+            || TRY_CAST(split_part(t, 'e', 2) AS INTEGER)
+        ELSE regexp_replace(regexp_replace(t, '^(-?)0*\\.?0*([0-9])([0-9]*)\\.?([0-9]*)$',
+            '\\1\\2.\\3\\4'), '(\\.[0-9]*?)0*$', '\\1')
+            || CASE WHEN regexp_matches(t, '^-?[1-9]0*\\.?0*$|^-?0\\.0*[1-9]$')
+            THEN '0E' ELSE 'E' END
+            || CASE WHEN abs(TRY_CAST(t AS DOUBLE)) < 1 THEN -4
+            ELSE length(split_part(ltrim(t, '-'), '.', 1)) - 1 END
+        END""",
+    "as_string(x)": """
+        CASE WHEN system.main.typeof(x) IN ('DOUBLE', 'FLOAT') THEN javas(CAST(x AS VARCHAR))
+        WHEN system.main.typeof(x) = 'TIMESTAMP WITH TIME ZONE'
+        THEN regexp_replace(CAST(x AS VARCHAR), '[+-][0-9:]+$', '')
+        ELSE CAST(x AS VARCHAR) END""",
+    "seconds(x)": """
+        CAST(system.main.date_part('us', CAST(x AS TIMESTAMP)) / 1e6 AS DECIMAL(8, 6))""",
+    **{
+        f"{part}(x VARCHAR)": f"""
+        CAST(system.main.{part}(CAST(x AS TIMESTAMP)) AS INTEGER),
+        (x) AS CAST(system.main.{part}(x) AS INTEGER)"""
+        for part in _PARTS
+    },
+    "as_timestamp(x BIGINT)": "to_timestamp(x), (x DOUBLE) AS to_timestamp(x), (x) AS x",
+    "starts_with(a BLOB, b BLOB)": """system.main.starts_with(hex(a), hex(b)),
+        (a, b) AS system.main.starts_with(a, b)""",
+    "ends_with(a BLOB, b BLOB)": """system.main.ends_with(hex(a), hex(b)),
+        (a, b) AS system.main.ends_with(a, b)""",
+    "contains(a BLOB, b BLOB)": """regexp_matches(hex(a), '^(..)*' || hex(b)),
+        (a, b) AS system.main.contains(a, b)""",
+    "lpad(x, size, pad BLOB)": """system.main.lpad(x, size, decode(pad)),
+        (x, size, pad) AS system.main.lpad(x, size, pad)""",
+    "rpad(x, size, pad BLOB)": """system.main.rpad(x, size, decode(pad)),
+        (x, size, pad) AS system.main.rpad(x, size, pad)""",
+    "upper(x)": "system.main.upper(CAST(x AS VARCHAR))",
+    "lower(x)": "system.main.lower(CAST(x AS VARCHAR))",
+    **{
+        f"epoch_{unit}(x TIMESTAMP)": f"""
+        system.main.epoch_{unit}(CAST(x AS TIMESTAMPTZ)),
+        (x) AS system.main.epoch_{unit}(x)"""
+        for unit in ("ms", "us")
+    },
+    "url_decode(x)": """CASE WHEN regexp_matches(x, '%(.?$|[^0-9A-Fa-f]|.[^0-9A-Fa-f])')
+        THEN CAST(CAST('no URL-encoded text: ' || x AS INTEGER) AS VARCHAR)
+        ELSE system.main.url_decode(x) END""",  # an error that try() takes
+    "uuid()": "CAST(system.main.uuid() AS VARCHAR)",
+    "length(x BLOB)": """CAST(system.main.octet_length(x) AS INTEGER),
+        (x) AS CAST(system.main.length(x) AS INTEGER)""",
+    "plus_days(x DATE, days)": "CAST(x + days AS DATE), (x, days) AS x + days",
+    "ceil(x DOUBLE)": """
+        CASE WHEN isnan(x) THEN 0 ELSE CAST(system.main.ceil(x) AS BIGINT) END, (x BIGINT) AS x,
+        (x DECIMAL(38, 18)) AS system.main.ceil(x)""",
+    "floor(x DOUBLE)": """
+        CASE WHEN isnan(x) THEN 0 ELSE CAST(system.main.floor(x) AS BIGINT) END, (x BIGINT) AS x,
+        (x DECIMAL(38, 18)) AS system.main.floor(x)""",
+    "generate_series(a DATE, b DATE, step INTERVAL)": """
+        CAST(system.main.generate_series(a, b, step) AS DATE[]),
+        (a DATE, b DATE, step INTEGER) AS CAST(
+            system.main.generate_series(a, b, to_days(step)) AS DATE[]),
+        (a, b, step) AS system.main.generate_series(a, b, step),
+        (a, b) AS system.main.generate_series(a, b), (a) AS system.main.generate_series(a)""",
     "strftime(x, pattern)": "system.main.strftime(CAST(x AS TIMESTAMP), pattern)",
     "epoch(x)": "system.main.epoch(CAST(x AS TIMESTAMPTZ))",
-    "isodow(x)": "system.main.isodow(CAST(x AS TIMESTAMP))",
     "last_day(x)": "system.main.last_day(CAST(x AS DATE))",
     "monthname(x)": "substr(system.main.monthname(CAST(x AS TIMESTAMP)), 1, 3)",
     "dayname(x)": "substr(system.main.dayname(CAST(x AS TIMESTAMP)), 1, 3)",
     "sign(x)": "CASE WHEN isnan(CAST(x AS DOUBLE)) THEN 'nan'::DOUBLE ELSE system.main.sign(x) END",
 }
 """What functions mean to Spark that DuckDB has under the same name: SQL by signature."""
+_DIVISION = (
+    """CREATE OR REPLACE TEMP MACRO "{0}"(a, b) AS system.main."{0}"(a, nullif(b, 0))""",
+    """CREATE OR REPLACE TEMP MACRO "{0}"(a, b) AS CASE WHEN b = 0 THEN error(
+        'Division by zero. Write try_divide() or try_mod() for NULL, or set spark.sql.ansi.enabled'
+        || ' to false.') ELSE system.main."{0}"(a, b) END""",
+)
+_SET = re.compile(r"(?si)\s*SET\s+(?P<name>spark\.[\w.]+)\s*(=(?P<value>.*?))?;?\s*")
 _NULLS = "NULLS_FIRST_ON_ASC_LAST_ON_DESC"
+
+
+def divisions(*, is_ansi: bool) -> str:
+    """Statements that make division by zero an error, or NULL."""
+    return ";".join(_DIVISION[is_ansi].format(operator) for operator in ("/", "%", "//"))
+
+
 _SETTINGS = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.session.timeZone": "Etc/UTC",
@@ -79,129 +163,6 @@ _SETTINGS = {
     "spark.sql.legacy.timeParserPolicy": "EXCEPTION",
     "spark.sql.execution.arrow.pyspark.enabled": "false",
 }
-
-
-# Text
-
-# Theirs is the order of arguments in SQL, or a bare unit, or what may stand after the call.
-_OF_SQLGLOT = {
-    "array", "ltrim", "rtrim",
-    "dateadd", "datediff", "date_diff", "timestampadd", "timestampdiff",
-}  # fmt: skip
-_OURS = CALLABLE - _OF_SQLGLOT
-_Spark: Any = sqlglot.Dialect.get_or_raise("spark").__class__
-
-
-class _Parser(_Spark.Parser):  # type: ignore[misc]
-    STRICT_CAST = True  # what does not fit is an error, as in ANSI mode
-    FUNCTIONS: ClassVar[dict[str, Any]] = {
-        name: make for name, make in _Spark.Parser.FUNCTIONS.items() if name.lower() not in _OURS
-    }
-
-
-class SparkText(_Spark):  # type: ignore[misc]
-    """Spark's dialect, in which what `minishark.functions` has is left to it."""
-
-    Parser = _Parser
-
-
-def duckdb_text(text: str) -> str:
-    """Statements in Spark's SQL as DuckDB's.
-
-    Raises:
-        QueryError: they are no Spark SQL; the message is sqlglot's.
-    """
-    return ";\n".join(each.transform(_as_meant).sql("duckdb") for each in _parsed(text) if each)
-
-
-def duckdb_expression(text: str) -> str:
-    """An expression of Spark's SQL as DuckDB's."""
-    first, *others = _parsed(f"SELECT {text}")
-    if others:
-        raise QueryError(f"This is no expression, but several statements: {text}")
-    made: str = first.transform(_as_meant).sql("duckdb")
-    return made.removeprefix("SELECT ")
-
-
-def _parsed(text: str) -> list[Any]:
-    try:
-        parsed: list[Any] = sqlglot.parse(text, read=SparkText)
-    except sqlglot.errors.ParseError as error:
-        at = error.errors[0]
-        near = f"{at['start_context']}{at['highlight']}{at['end_context']}".strip()
-        place = f"line {at['line']}, column {at['col']}"
-        raise QueryError(f"Parser Error: this is no Spark SQL at {place}: {near}") from error
-    except sqlglot.errors.TokenError as error:
-        raise QueryError(f"Parser Error: a quote or comment is not closed: {text}") from error
-    except RecursionError:
-        raise QueryError("Parser Error: the text is nested too deeply.") from None
-    return parsed
-
-
-def _as_meant(node: Any) -> Any:
-    """What sqlglot leaves as it is, though it means something else to DuckDB."""
-    match node:
-        case exp.Table() if node.db.lower() == "global_temp":
-            node.set("db", None)
-        case exp.Table(this=exp.Anonymous(this=name)) if name.lower() == "range":
-            named = node.alias_column_names
-            return node if named else exp.alias_(node, node.alias or "r", table=["id"])
-        case exp.Like() | exp.ILike():
-            return _with_escape(node)
-        case exp.Anonymous() if not isinstance(node.parent, exp.Table | exp.Dot | exp.Lateral):
-            return _called(node.name.lower(), list(node.expressions)) or node
-        case exp.Substring():
-            return _called("substr", list(node.iter_expressions()))
-        case exp.Extract(this=exp.Var(this=part), expression=of):
-            return _called("extract", [exp.Literal.string(part), of])
-        case exp.ArraySort(expression=None):
-            last = [exp.Literal.string("ASC"), exp.Literal.string("NULLS LAST")]
-            return exp.func("list_sort", _inside(node).this, *last)
-        case exp.Quantile():
-            return exp.Anonymous(
-                this="quantile_cont", expressions=[*_inside(node).iter_expressions()]
-            )
-        case exp.StrToUnix():
-            return exp.cast(_inside(node), "BIGINT")
-        case exp.Lateral(this=exp.Explode(this=items)) if node.args.get("outer"):
-            text = _duckdb(items)
-            some = f"CASE WHEN len({text}) > 0 THEN {text} ELSE [NULL] END"
-            node.this.set("this", exp.Var(this=some))
-    return node
-
-
-def _called(name: str, given: Sequence[Any]) -> Any:
-    """A call of what `minishark.functions` has; None of anything else."""
-    taken = not any(isinstance(each, exp.Distinct | exp.Star) for each in given)
-    if name not in _OURS or not taken:
-        return None
-    try:
-        return exp.Var(this=called(name, list(map(_duckdb, given))))
-    except (TypeError, OptionError) as error:
-        raise QueryError(f"Binder Error: {error}") from error
-
-
-def _duckdb(node: Any) -> str:
-    text: str = node.transform(_as_meant).sql("duckdb")
-    return text
-
-
-def _inside(node: Any) -> Any:
-    """A node whose operands are as meant: what takes its place is not looked into."""
-    made = node.copy()
-    for name, part in made.args.items():
-        if isinstance(part, exp.Expression):
-            made.set(name, part.transform(_as_meant))
-    return made
-
-
-def _with_escape(node: Any) -> Any:
-    """A LIKE in which a backslash escapes, as in Spark, where DuckDB has no escape by default."""
-    pattern = node.expression
-    is_plain = isinstance(pattern, exp.Literal) and "\\" not in pattern.this
-    if is_plain or isinstance(node.parent, exp.Escape):
-        return node
-    return exp.Escape(this=_inside(node), expression=exp.Literal.string("\\"))
 
 
 # Types
@@ -371,7 +332,10 @@ def cell(value: Any) -> str:
         case pa.MonthDayNano():
             return _interval(*value)
         case _:
-            return str(value)
+            return str(value).translate(_ESCAPED)
+
+
+_ESCAPED = str.maketrans({sign: repr(sign)[1:-1] for sign in "\n\r\t"} | {"\f": "\\f", "\b": "\\b"})
 
 
 def _interval(months: int, days: int, nanos: int) -> str:
@@ -424,13 +388,15 @@ class SparkDialect(Dialect):
         """Spark's SQL as DuckDB's."""
         return duckdb_text(text)
 
-    def expression(self, text: str) -> str:
+    is_sparks = True
+
+    def expression(self, text: str, *, named: bool = False) -> str:
         """An expression of Spark's SQL as DuckDB's."""
-        return duckdb_expression(text)
+        return duckdb_expression(text, named=named)
 
     def has_function(self, name: str) -> bool:
         """Whether it is one of `minishark.functions`, which texts call."""
-        return name.lower() in _OURS
+        return name.lower() in OURS
 
     def there(self, names: Sequence[Any], columns: Sequence[str]) -> Sequence[Any]:
         """Spark ignores names that are not there."""
@@ -520,6 +486,8 @@ class SparkSettings(Settings):
         if name == "spark.sql.session.timeZone":
             super().set("TimeZone", value)
         self.sparks[name] = str(value).lower() if isinstance(value, bool) else str(value)
+        if name == "spark.sql.ansi.enabled":
+            self.run(divisions(is_ansi=self.sparks[name] == "true"))
 
     def unset(self, name: str) -> None:
         """Reset a setting."""
@@ -527,6 +495,8 @@ class SparkSettings(Settings):
             super().unset(name)
         elif self.sparks.pop(name, None) and name == "spark.sql.session.timeZone":
             super().unset("TimeZone")
+        elif name == "spark.sql.ansi.enabled":
+            self.run(divisions(is_ansi=True))
 
 
 class _Builder:
@@ -550,13 +520,27 @@ class SparkSession(Session):
         self._sparks: dict[str, str] = {}
         self._own: Session | None = None
         self.duckdb_sql(f"SET default_null_order = '{_NULLS}'")
-        for signature, body in MACROS.items():
-            self.duckdb_sql(f"CREATE OR REPLACE TEMP MACRO {signature} AS {body}")
+        made = [f"CREATE OR REPLACE TEMP MACRO {name} AS {body}" for name, body in MACROS.items()]
+        self.duckdb_sql(";".join([*made, divisions(is_ansi=True)]))
 
     @classmethod
     def getActiveSession(cls) -> SparkSession | None:  # noqa: N802 - PySpark's name
         """As `get_active_session`: PySpark's programs ask the class."""
         return cls.get_active_session()
+
+    def sql(self, text: str, *args: Any, **kwargs: Any) -> DataFrame:
+        """As `Session.sql`, of Spark's SQL; SET of Spark's settings as `conf.set`."""
+        setting = _SET.fullmatch(text)
+        if setting is None:
+            return super().sql(text, *args, **kwargs)
+        name, value = setting["name"], setting["value"]
+        if value is not None:
+            self.conf.set(name, value.strip())
+        return self.create_dataframe([(name, self.conf.get(name, "<undefined>"))], ["key", "value"])
+
+    def table(self, name: str) -> DataFrame:
+        """As `Session.table`; global views are views of the session."""
+        return super().table(name.removeprefix("global_temp."))
 
     @property
     def conf(self) -> Settings:

@@ -34,6 +34,7 @@ from minishark.cluster.wire import Hello, Welcome, own_versions
 from minishark.errors import ClusterError, OptionError
 from minishark.worker.cores import usable_cores
 from sparrow_core import NodeStatus
+from sparrow_core.runtime.transport.spawning import TITLE_CHARS, process_environment
 
 DEFAULT_NAME = "default"
 KEYS_VARIABLE = "MINISHARK_KEYS"
@@ -298,8 +299,8 @@ def _detached(settings: bytes, log: Path, locks: Sequence[int]) -> int:
     try:
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-m", "minishark.cluster.node"],
-            {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+            [sys.executable, "-m", "minishark.cluster.node", str(log).ljust(TITLE_CHARS)],
+            process_environment(),
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, read, 0),
                 (os.POSIX_SPAWN_DUP2, output, 1),
@@ -340,7 +341,7 @@ def _await_nodes(nodes: Sequence[NodeProcess], options: StartOptions) -> None:
         counts = {node.name: len(node.executors) for node in statuses}
         return all(counts.get(node.name) == options.executors_per_node for node in nodes)
 
-    with peer_session(nodes[0].service, load_keys(options.keys), complete):
+    with peer_session(nodes[0].service, options.keys, complete):
         pass
 
 

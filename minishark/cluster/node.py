@@ -34,7 +34,8 @@ from minishark.worker.protocol import StoreLocation
 from sparrow_core import ExecutorGroup, SparrowError
 from sparrow_core.protocol.messages import Drain, SetSchedulers
 from sparrow_core.runtime.transport.child import NodeSettings
-from sparrow_core.runtime.transport.process import calm_collector, run_node
+from sparrow_core.runtime.transport.process import begun_executors, calm_collector, run_node
+from sparrow_core.runtime.transport.spawning import Started
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 
 _SCHEDULER = "scheduler"
@@ -74,8 +75,6 @@ def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda
     heads = tuple(service_address(head, keys) for head in options.heads or (options.listen,))
     own = service_address(options.listen, keys)
     others = [head for head in heads if head != own]
-    welcomes = _greet(others, keys, options.wait_s, is_head=own in heads)
-    schedulers = _schedulers(heads, welcomes)
     if options.folders is None:
         folders = make_folders()
     else:
@@ -83,6 +82,15 @@ def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda
         folders = inherit_folders(in_memory, on_disk, options.locks)
     with contextlib.ExitStack() as stack:
         stack.callback(folders.remove)
+        run_dir = folders.disk / "run"
+        run_dir.mkdir(mode=0o700, exist_ok=True)
+        paths = StorePaths(folders.memory, folders.disk)
+        config = runner_config(options.name, paths, memory, host=this_host(), keys=options.keys)
+        group = ExecutorGroup(RUNNER, config, count=options.executors)
+        groups = (group,) if options.executors else ()
+        begun = begun_executors(groups, options.name, run_dir)  # before there are threads
+        welcomes = _greet(others, keys, options.wait_s, is_head=own in heads)
+        schedulers = _schedulers(heads, welcomes)
         node = StoreLocation(options.name, this_host(), str(folders.memory), str(folders.disk), "")
         service = NodeService(
             options.listen, node, options.cluster, schedulers, memory=memory, bind=options.bind,
@@ -92,12 +100,6 @@ def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda
         service.start()
         if own in heads and welcomes:
             _announce(list(welcomes), schedulers, keys)
-        run_dir = folders.disk / "run"
-        run_dir.mkdir(mode=0o700, exist_ok=True)
-        paths = StorePaths(folders.memory, folders.disk)
-        config = runner_config(node.name, paths, memory, host=node.host, keys=options.keys)
-        group = ExecutorGroup(RUNNER, config, count=options.executors)
-        groups = (group,) if options.executors else ()
         settings = NodeSettings(
             name=options.name,
             endpoint=sparrow_endpoint(options.listen),
@@ -111,7 +113,7 @@ def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda
             keys=keys,
             metrics=True,
         )
-        return _run_until_signal(settings, service, options.drain_s, on_ready)
+        return _run_until_signal(settings, service, options.drain_s, on_ready, begun)
 
 
 def _schedulers(heads: Sequence[str], welcomes: Mapping[str, Welcome]) -> tuple[Address, ...]:
@@ -176,6 +178,7 @@ def _run_until_signal(
     service: NodeService,
     drain_s: float,
     on_ready: Callable[[StoreLocation], None],
+    begun: Sequence[Started],
 ) -> int:
     """Run a node until SIGINT; SIGTERM drains it first, a second one ends it at once."""
 
@@ -202,7 +205,7 @@ def _run_until_signal(
 
     calm_collector()
     try:
-        return run_node(settings, until_told, on_incompatible=_warn_of_version)
+        return run_node(settings, until_told, on_incompatible=_warn_of_version, begun=begun)
     except SparrowError as error:
         raise ClusterError(f"The node can't run: {error}") from error
     finally:

@@ -15,12 +15,18 @@ DTypes = list[tuple[str, str]]
 class Dialect:
     """DuckDB's; adapters derive others. A session has one, and with it all its DataFrames."""
 
+    is_sparks = False
+    """Whether verbs do what Spark's do where others' programs expect something else: a pivot has
+    NULL where there are no rows, drop() drops all columns of a name, quartiles are values of the
+    column, and rows are sorted by columns that a projection has left out."""
+
     def statements(self, text: str) -> str:
         """DuckDB's SQL of statements."""
         return text
 
-    def expression(self, text: str) -> str:
-        """DuckDB's SQL of an expression, such as `filter` takes."""
+    def expression(self, text: str, *, named: bool = False) -> str:
+        """DuckDB's SQL of an expression, such as `filter` takes; `named` ones may have AS."""
+        del named
         return text
 
     def has_function(self, name: str) -> bool:

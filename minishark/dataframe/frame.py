@@ -182,7 +182,7 @@ class DataFrame(Frame, CamelCase):
 
     def select_expr(self, *expressions: str) -> DataFrame:
         """Expressions in SQL: `df.select_expr("a + 1 AS b", "upper(name)", "*")`."""
-        texts = tuple(map(self._dialect.expression, expressions))
+        texts = tuple(self._dialect.expression(text, named=True) for text in expressions)
         return DataFrame(verbs.project_expressions(self._query, texts))
 
     def with_column(self, name: str, column: Any) -> DataFrame:
@@ -214,7 +214,7 @@ class DataFrame(Frame, CamelCase):
             ColumnError: there is no such column (PySpark ignores it).
         """
         there = self._dialect.there(flat(columns), self.columns)
-        return self._derived(verbs.drop(self._select, there))
+        return self._derived(verbs.drop(self._select, there, all_named=self._dialect.is_sparks))
 
     def alias(self, name: str) -> DataFrame:
         """The same rows under an alias: `col("name.column")` means a column of it.
@@ -250,7 +250,8 @@ class DataFrame(Frame, CamelCase):
             columns: names or Columns, which may end in `.desc()`, `.asc_nulls_first()` ...
             ascending: False for the reverse; or a list with one for each column.
         """
-        return self._derived(verbs.ordered(self._select, columns, ascending))
+        hidden = self._dialect.is_sparks
+        return self._derived(verbs.ordered(self._select, columns, ascending, hidden=hidden))
 
     sort = order_by
 

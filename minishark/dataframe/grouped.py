@@ -240,7 +240,10 @@ class GroupedData(CamelCase, Generic[F]):
                 called = "null" if item is None else str(item)
                 called = called.lower() if isinstance(item, bool) else called
                 name = called if len(aggregates) == 1 else f"{called}_{_label(aggregate)}"
-                out.append(aggregate.filter(condition).alias(name))
+                made = aggregate.filter(condition)
+                if query_of(self.frame).runtime.dialect.is_sparks:
+                    made = case(count_of_rows().filter(condition) > 0, made)
+                out.append(made.alias(name))
         return out
 
     def _select(self, aggregates: Sequence[Column]) -> Select:

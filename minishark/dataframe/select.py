@@ -11,6 +11,7 @@ and SELECTs that only pass it on; so `df["a"]` means the same column in all that
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import re
@@ -273,6 +274,19 @@ class Select:
             inner = inner.nested()
             texts = [key.sort_key(inner.resolve) for key in keys]
         return replace(inner, order_by=tuple(texts))
+
+    def sorted_by_hidden(self, keys: Sequence[Column]) -> Select | None:
+        """The rows sorted by columns of FROM that are not among these; None if all are."""
+        if not self.is_open or any(item.kind is not Kind.ROW for item in self.items):
+            return None
+        try:
+            for reference in (reference for key in keys for reference in key.references):
+                self.find(reference)
+        except ColumnError:
+            whole = select_from(self.source)
+            with contextlib.suppress(ColumnError):
+                return replace(self, order_by=tuple(key.sort_key(whole.resolve) for key in keys))
+        return None
 
     def sort_text(self, key: Column) -> str:
         """A sort key for ORDER BY of this SELECT; empty if it needs a subquery."""

@@ -37,6 +37,11 @@ _STATISTICS: dict[str, Callable[[Column], Column]] = {
     "75%": lambda item: call("quantile_cont", item, 0.75),
     "max": lambda item: call("max", item),
 }
+_OF_VALUES: dict[str, Callable[[Column], Column]] = {
+    "25%": lambda item: call("quantile_disc", item, 0.25),
+    "50%": lambda item: call("quantile_disc", item, 0.5),
+    "75%": lambda item: call("quantile_disc", item, 0.75),
+}  # quartiles that are values of the column
 _FLOATS = ("FLOAT", "DOUBLE")
 _OF_ALL_TYPES = ("count", "min", "max")
 DESCRIBED = ("count", "mean", "stddev", "min", "max")
@@ -258,6 +263,7 @@ def summary(query: LazyQuery, statistics: Sequence[str], columns: Sequence[str])
             offered = ", ".join(_STATISTICS)
             raise OptionError(f"There is no statistic {name!r}.{near} There are {offered}.")
     statistics = statistics or tuple(_STATISTICS)
+    computed = _STATISTICS | (_OF_VALUES if query.runtime.dialect.is_sparks else {})
     select = query.to_select()
     types = _types(select)
     chosen = [_named(select, name) for name in columns] or [
@@ -266,7 +272,7 @@ def summary(query: LazyQuery, statistics: Sequence[str], columns: Sequence[str])
     items = [_unnested([value(name) for name in statistics], "summary")]
     for name in chosen:
         cells = [
-            _STATISTICS[statistic](column(name)).cast("VARCHAR")
+            computed[statistic](column(name)).cast("VARCHAR")
             if is_number(types[name]) or statistic in _OF_ALL_TYPES
             else value(None)
             for statistic in statistics

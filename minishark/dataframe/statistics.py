@@ -22,6 +22,7 @@ from minishark.dataframe.names import CamelCase
 from minishark.dataframe.randomness import rand
 from minishark.dataframe.row import Row
 from minishark.dataframe.select import Select
+from minishark.dataframe.shaping import fillna
 from minishark.dataframe.verbs import filtered, project
 from minishark.errors import OptionError
 
@@ -98,7 +99,8 @@ def crosstab(query: LazyQuery, col1: str, col2: str) -> LazyQuery:
     texts = [call("coalesce", column(name).cast("VARCHAR"), "null") for name in (col1, col2)]
     pairs = project(query, [texts[0].alias(called), texts[1].alias("value")])
     groups = GroupedData(frame=Frame(pairs), keys=(column(called),)).pivot("value")
-    return query_of(groups.agg(count_of_rows()))
+    counted = query_of(groups.agg(count_of_rows()))
+    return counted.derived(fillna(counted.to_select(), 0, None))
 
 
 def quantiles(

@@ -132,10 +132,15 @@ def to_df(select: Select, names: Sequence[str]) -> Select:
     return replace(inner, items=tuple(items))
 
 
-def drop(select: Select, columns: Sequence[Any]) -> Select:
+def drop(select: Select, columns: Sequence[Any], *, all_named: bool = False) -> Select:
     inner = select.opened(())
     dropped = []
-    for column in map(column_or_name, flat(columns)):
+    for item in flat(columns):
+        if all_named and isinstance(item, str):
+            names = [attribute.name.lower() for attribute in inner.attributes]
+            dropped += [i for i, name in enumerate(names) if name == item.lower().strip("`")]
+            continue
+        column = column_or_name(item)
         reference = only_reference(column)
         if reference is None:
             raise OptionError("drop() takes columns, not expressions.")
@@ -160,18 +165,27 @@ def filtered(select: Select, condition: Any) -> Select:
     return replace(inner, where=(*inner.where, column.sql(inner.resolve)))
 
 
-def ordered(select: Select, columns: Sequence[Any], ascending: bool | Sequence[bool]) -> Select:
+def ordered(
+    select: Select,
+    columns: Sequence[Any],
+    ascending: bool | Sequence[bool],
+    *,
+    hidden: bool = False,
+) -> Select:
     keys = [_sort_key(column, select) for column in flat(columns)]
     ups = list(ascending) if isinstance(ascending, list | tuple) else [ascending] * len(keys)
     if not keys or len(ups) != len(keys):
         raise OptionError("order_by() takes columns, and one `ascending` for each or for all.")
-    return select.sorted([key if up else key.desc() for key, up in zip(keys, ups, strict=True)])
+    keys = [key if up else key.desc() for key, up in zip(keys, ups, strict=True)]
+    return (hidden and select.sorted_by_hidden(keys)) or select.sorted(keys)
 
 
 def _sort_key(item: Any, select: Select) -> Column:
     """A key of a sort; a whole number is the position of a column, or descending below 0."""
-    if not _is_whole(item):
+    if isinstance(item, str | Column):
         return column_or_name(item)
+    if not _is_whole(item):
+        raise OptionError(f"order_by() takes names, Columns and positions, not {item!r}.")
     key = _at(abs(item), select)
     return key.desc() if item < 0 else key
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
@@ -54,6 +55,9 @@ def _call(function: str, *columns: Any) -> Column:
 
 def regexp_replace(string: Any, pattern: Any, replacement: Any) -> Column:
     r"""All matches of a regular expression (RE2) replaced; groups are $1, $2 ... or \1, \2 ..."""
+    if isinstance(replacement, Column):
+        with contextlib.suppress(OptionError):
+            replacement = literal_text(replacement)
     if isinstance(replacement, str):
         replacement = re.sub(r"(?<!\\)\$(\d)", r"\\\1", replacement).replace("\\$", "$")
     return call("regexp_replace", column_or_name(string), value(pattern), value(replacement), "g")

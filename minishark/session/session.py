@@ -27,6 +27,7 @@ from minishark.dataframe.frame import (
     verifying,
     view_frame,
 )
+from minishark.dataframe.generated_functions import offer_called
 from minishark.dataframe.local import SchemaLike, local_table
 from minishark.dataframe.names import CamelCase, camel_keywords, ident
 from minishark.dataframe.parameters import with_dollars, with_values
@@ -180,6 +181,7 @@ class Session(CallVerbs, Operations, CamelCase):
         if isinstance(params, Mapping):
             text = with_dollars(text, params)
         text = self._dialect.statements(text)
+        offer_called(text, self._runtime)
         if named:
             frame = self._statements.run(with_values(text, named), params)
             frame = reading(frame, [item for item in named.values() if isinstance(item, DataFrame)])

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
 
 import msgspec
 import psutil
@@ -23,7 +22,6 @@ import psutil
 from machine_kit.addresses import Address, address, endpoint_of, name_of
 from machine_kit.local_driver import LocalDriver
 from machine_kit.logs import log_tail
-from machine_kit.machine import Envelope, Machine, Message
 from sparrow_core.machines.client import ClientConfig
 from sparrow_core.machines.node_monitor import NodeMonitor
 from sparrow_core.protocol.errors import ClusterClosed, ClusterStartError, SparrowError
@@ -36,6 +34,7 @@ from sparrow_core.runtime.runner import SlotThread
 from sparrow_core.runtime.specs import NodeConfig, check_nodes
 from sparrow_core.runtime.transport.child import Child, NodeSettings, end_children
 from sparrow_core.runtime.transport.deaths import Respawns
+from sparrow_core.runtime.transport.spawning import Template, interpreter, started
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 
 _IPC_PATH_MAX = 100  # bytes; the limit of the kernel is 107
@@ -43,25 +42,6 @@ _END_S = 1.0
 RECOVERY_S = ClientConfig().recovery_s
 _SILENCE_MIN_S = 1.0  # long, because the death of a child process is seen at once
 _LOG_TAIL_CHARS = 4000
-
-
-class _Respawn(Message, frozen=True):
-    """A timer: restart this node."""
-
-    node: NodeName
-
-
-class _Starter(Machine[_Respawn]):
-    """Restarts nodes on the IO thread, when their backoff is over."""
-
-    inputs: ClassVar[Any] = _Respawn
-
-    def __init__(self, start: Callable[[NodeName], None]) -> None:
-        self._start = start
-
-    def on_message(self, msg: _Respawn, now: float) -> list[Envelope]:
-        self._start(msg.node)
-        return []
 
 
 class _OwnCluster(Cluster):
@@ -130,6 +110,7 @@ class LocalCluster(_OwnCluster):
         super().__init__(nodes, schedulers, seed, audit_dir, recovery_s)
         self._run_dir = Path(run_dir).absolute()
         self._children: dict[NodeName, Child] = {}
+        self._template: Template | None = None
         self._dead: dict[NodeName, str] = {}  # how they died
         self._given_up: dict[NodeName, None] = {}
         self._last_deaths: dict[NodeName, str] = {}
@@ -181,13 +162,18 @@ class LocalCluster(_OwnCluster):
         try:
             self._open(ZmqDriver(self._endpoint("client")), self._schedulers)
             atexit.register(self.close)
-            self._driver.host("starter", _Starter(self._restart))
+            if len(self._configs) > 1:  # else the node imports what its executors need
+                self._template = Template.held(self._modules())
             for config in self._configs:
                 self._spawn(config)
             self._run()
         except BaseException:
             self.close()
             raise
+
+    def _modules(self) -> tuple[str, ...]:
+        groups = [group for config in self._configs for group in config.groups]
+        return tuple(dict.fromkeys(group.runner.partition(":")[0] for group in groups))
 
     def await_start(self, timeout_s: float = 20.0) -> None:
         """Wait until all processes that were launched are registered.
@@ -282,7 +268,11 @@ class LocalCluster(_OwnCluster):
         )
         self._starts[name] += 1
         # Known from the start, even if Ctrl-C comes next: no variable keeps it alive unseen.
-        self._children[name] = Child(settings, self._run_dir / f"{name}.log", new_session=True)
+        log = self._run_dir / f"{name}.log"
+        make = interpreter(log, new_session=True)
+        if self._template is not None:
+            make = self._template.making(log, new_session=True)
+        self._children[name] = Child(settings, log, started(log, make))
         self._dead.pop(name, None)
         self._respawns[name].started(time.monotonic())
         self._driver.watch(self._children[name].alive_fd, lambda: self._on_node_death(name))
@@ -317,7 +307,7 @@ class LocalCluster(_OwnCluster):
         if delay_s is None:
             self._given_up[name] = None
         else:
-            self._driver.after(delay_s, self._driver.address("starter"), _Respawn(name))
+            self._driver.call(partial(self._restart, name), delay_s)
         self._tell_of_death(name, returns=delay_s is not None)
 
     def _tell_of_death(self, name: NodeName, *, returns: bool) -> None:
@@ -379,6 +369,9 @@ class LocalCluster(_OwnCluster):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
         end_children(self._children.values(), _END_S)
+        if self._template is not None:
+            self._template.release()
+            self._template = None
         timeout_s = _END_S if self._last_deaths else 0.1
         for process in psutil.wait_procs(descendants, timeout=timeout_s)[1]:
             with contextlib.suppress(psutil.NoSuchProcess):

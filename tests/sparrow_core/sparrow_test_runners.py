@@ -34,6 +34,10 @@ class CommandRunner:
     def _run_whoami(self, argument: str, job_id: str, shared: bytes) -> bytes:
         return f"{self._config['node']} {self._slot} {os.getpid()} {job_id}".encode()
 
+    def _run_where(self, argument: str, job_id: str, shared: bytes) -> bytes:
+        """The working folder, and a variable of the environment."""
+        return f"{Path.cwd()} {os.environ.get(argument, '')}".encode()
+
     def _run_fail(self, argument: str, job_id: str, shared: bytes) -> bytes:
         raise TaskFailure(argument, b"detail")
 

@@ -296,20 +296,24 @@ def kill_executor(session: Session, node: str = "") -> str:
         [nodes[node]] if node else sorted(nodes.values(), key=lambda status: not status.running)
     )
     executors = [
-        executor for place in chosen if place.alive for executor in place.executors if executor.pid
+        (place.pid, executor)
+        for place in chosen
+        if place.alive
+        for executor in place.executors
+        if executor.pid
     ]
     if not executors:
         raise ClusterError("There is no executor on this machine to kill.")
-    victim = executors[0]
+    parent, victim = executors[0]
     if victim.pid == os.getpid():
         raise OptionError("This cluster runs inside the shell's own process.")
     try:
         process = psutil.Process(victim.pid)
         # The pid may be reused by now, or belong to another machine.
-        if not process.cmdline()[-1].endswith(f"/{victim.name}.log"):
+        if process.ppid() != parent:
             raise ClusterError(f"Executor {victim.name} is not a process of this machine.")
         process.kill()
-    except (psutil.Error, IndexError):
+    except psutil.Error:
         raise ClusterError(f"Executor {victim.name} is dead already; try again.") from None
     return f"Killed executor {victim.name} (pid {victim.pid}); its node restarts it."
 

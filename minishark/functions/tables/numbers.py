@@ -102,8 +102,8 @@ NUMBERS = (
     ),
     # Functions of analysis
     T("e()", "exp(1::DOUBLE)", "Euler's number."),
-    T("csc(col)", "1 / sin({col})", "The cosecant."),
-    T("sec(col)", "1 / cos({col})", "The secant."),
+    T("csc(col)", 'system.main."/"(1, sin({col}))', "The cosecant."),
+    T("sec(col)", 'system.main."/"(1, cos({col}))', "The secant."),
     T("hypot(col1, col2)", "sqrt({col1} ** 2 + {col2} ** 2)", "The length of a hypotenuse."),
     T("expm1(col)", "exp({col}) - 1", "E to the power of x, minus 1."),
     T("ln(col)", "CASE WHEN {col} > 0 THEN ln({col}) END", "The natural logarithm; NULL up to 0."),

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
+import signal
 import time
 import weakref
 from collections.abc import Iterable
@@ -22,10 +21,12 @@ from machine_kit.keys import Keys
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.runtime.specs import ExecutorGroup
 from sparrow_core.runtime.transport.deaths import describe_exit, oom_kills, wait_for_child
+from sparrow_core.runtime.transport.spawning import Started
 
 _POLL_S = 0.0005
 _POLL_MAX_S = 0.05
 _KILL_S = 10.0
+_NOT_STARTED = (1, 0)
 _PF_EXITING = 0x4  # of the flags in /proc/PID/stat (linux/sched.h)
 
 
@@ -75,61 +76,41 @@ _children: weakref.WeakSet[Child] = weakref.WeakSet()
 def _let_go() -> None:
     """After fork: children belong to the parent, so close our ends of their pipes."""
     for child in tuple(_children):
-        child.let_go()
+        child.close()
 
 
 os.register_at_fork(after_in_child=_let_go)
 
 
-_ENVIRONMENT = {
-    # Otherwise importing numpy starts a thread per core in each child.
-    "OPENBLAS_NUM_THREADS": "1",
-}
-"""Defaults for the environment of children."""
-
-
 class Child:
     """A child process; `alive_fd` becomes readable when it dies."""
 
-    def __init__(self, settings: Settings, log: Path, *, new_session: bool) -> None:
-        """Start the process with its stdout and stderr appended to `log`."""
+    def __init__(self, settings: Settings, log: Path, process: Started) -> None:
+        """Give a process that was started its settings; its output is appended to `log`."""
         self.settings = settings
         self.log = log
+        self._process = process
+        self._status: int | None = None
         self._peak_bytes = 0
         self._oom_kills = oom_kills()
-        self.alive_fd, child_end = os.pipe()
-        path = os.pathsep.join(map(os.path.abspath, sys.path))
-        environment = {**_ENVIRONMENT, **os.environ, "PYTHONPATH": path}
-        try:
-            with log.open("ab") as output:
-                self._process = subprocess.Popen(
-                    # the log's path is only for readers of `ps`
-                    [sys.executable, "-m", "sparrow_core.runtime.transport.process", str(log)],
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=output,
-                    pass_fds=(child_end,),
-                    start_new_session=new_session,
-                    env=environment,
-                )
-        except BaseException:
-            os.close(self.alive_fd)
-            raise
-        finally:
-            os.close(child_end)
-        self.pid = self._process.pid
-        self._open = True
+        self.alive_fd = process.alive_fd
+        self._open = self._told = True
         _children.add(self)
-        assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(msgspec.json.encode(settings) + b"\n")
-            self._process.stdin.flush()
+            os.write(process.stdin, msgspec.json.encode(settings) + b"\n")
+
+    @property
+    def pid(self) -> int:
+        """Its number; 0 if it could not be started."""
+        return self._process.pid()
 
     def exit_status(self) -> int | None:
         """Its exit status (negative: the signal); None while it runs."""
-        if self._process.returncode is None and (ended := wait_for_child(self.pid)) is not None:
-            self._process.returncode, self._peak_bytes = ended
-        return self._process.returncode
+        if self._status is None:
+            ended = wait_for_child(self.pid) if self.pid else _NOT_STARTED
+            if ended is not None:
+                self._status, self._peak_bytes = ended
+        return self._status
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for its death; False after the timeout."""
@@ -150,22 +131,15 @@ class Child:
 
     def ask_to_end(self) -> None:
         """Close its stdin, upon which it exits."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-
-    def let_go(self) -> None:
-        """Close our ends of its pipes without waiting for it: the parent still holds its own."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        if self._open:
-            self._open = False
-            os.close(self.alive_fd)
+        if self._told:
+            self._told = False
+            os.close(self._process.stdin)
 
     def send_kill(self) -> None:
         """Kill it, without waiting for its death."""
         if self.exit_status() is None:
-            self._process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
 
     def kill(self) -> None:
         """Kill and reap it."""
@@ -173,7 +147,7 @@ class Child:
         self.wait(_KILL_S)
 
     def close(self) -> None:
-        """Close the parent's ends of the pipes, after the child's death."""
+        """Close the parent's ends of the pipes, after the child's death, or in a copy of it."""
         self.ask_to_end()
         if self._open:
             self._open = False

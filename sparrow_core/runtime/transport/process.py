@@ -7,6 +7,7 @@ Both exit at end of file on stdin or on SIGTERM, and clean up.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import os
@@ -16,12 +17,14 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, assert_never
 
 from machine_kit.addresses import Address, address
 from machine_kit.endpoint import remove_socket
-from machine_kit.machine import Envelope, Machine, Message
+from machine_kit.local_driver import CALLER, Caller
+from machine_kit.machine import Envelope, Machine
 from sparrow_core.machines.node_monitor import NodeMonitor
 from sparrow_core.protocol.errors import RunnerError
 from sparrow_core.protocol.ids import NodeName
@@ -33,6 +36,8 @@ from sparrow_core.protocol.messages import (
     PeerGone,
 )
 from sparrow_core.runtime.hosting import end_slots, host_executor, host_scheduler
+from sparrow_core.runtime.runner import load_factory
+from sparrow_core.runtime.specs import ExecutorGroup
 from sparrow_core.runtime.transport.child import (
     Child,
     ExecutorSettings,
@@ -43,6 +48,7 @@ from sparrow_core.runtime.transport.child import (
 )
 from sparrow_core.runtime.transport.deaths import Respawns
 from sparrow_core.runtime.transport.observe import observed
+from sparrow_core.runtime.transport.spawning import Started, can_fork, fork, interpreter, started
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 
 RUNNER_BROKEN_STATUS = 70
@@ -54,20 +60,7 @@ _SLOTS_END_S = 0.4
 _BURY_S = 1.0
 
 
-class _Respawn(Message, frozen=True):
-    """The supervisor's timer: restart executor number `index`."""
-
-    index: int
-
-
-class _Bury(Message, frozen=True):
-    """The supervisor's timer: look whether an executor that was killed has died."""
-
-    index: int
-    pid: int
-
-
-_SupervisorIn = NodeRefused | Drained | KillExecutor | _Respawn | _Bury
+_SupervisorIn = NodeRefused | Drained | KillExecutor
 
 
 class Supervisor(Machine[_SupervisorIn]):
@@ -78,7 +71,14 @@ class Supervisor(Machine[_SupervisorIn]):
 
     inputs: ClassVar[Any] = _SupervisorIn
 
-    def __init__(self, driver: ZmqDriver, settings: NodeSettings, node_monitor: Address) -> None:
+    def __init__(
+        self,
+        driver: ZmqDriver,
+        settings: NodeSettings,
+        node_monitor: Address,
+        begun: Sequence[Started] = (),
+    ) -> None:
+        """Start the executors, of which some may have been begun."""
         self.status = 0
         self._driver = driver
         self._settings = settings
@@ -86,18 +86,15 @@ class Supervisor(Machine[_SupervisorIn]):
         self._groups = [group for group in settings.groups for _ in range(group.count)]
         self._respawns = [Respawns() for _ in self._groups]
         self._children: dict[int, Child] = {}
+        self._begun = dict(enumerate(begun))
         for index in range(len(self._groups)):
             self._spawn(index)
 
     def on_message(self, msg: _SupervisorIn, now: float) -> list[Envelope]:
-        """Restart an executor, or exit: a scheduler refused the node, or it has drained."""
+        """Kill an executor, or exit: a scheduler refused the node, or it has drained."""
         match msg:
-            case _Respawn():
-                self._restart(msg.index)
             case KillExecutor():
                 self._kill(msg)
-            case _Bury():
-                self._bury(msg)
             case NodeRefused() if msg.others:
                 _log(f"{msg.scheduler} refused this node: {msg.message}")
             case NodeRefused():
@@ -113,8 +110,9 @@ class Supervisor(Machine[_SupervisorIn]):
 
     def _spawn(self, index: int) -> None:
         settings, deaths = self._settings, self._respawns[index].count
-        before = f"n{settings.restarts}" if settings.restarts else ""
-        name = f"{settings.name}-e{index}{before}" + (f"r{deaths}" if deaths else "")
+        name = _executor(settings.name, index, settings.restarts) + (f"r{deaths}" if deaths else "")
+        log = Path(settings.log_dir or settings.run_dir, f"{name}.log")
+        process = self._begun.pop(index, None)
         child = Child(
             ExecutorSettings(
                 name=name,
@@ -125,8 +123,8 @@ class Supervisor(Machine[_SupervisorIn]):
                 keys=settings.keys,
                 audit_dir=settings.audit_dir,
             ),
-            Path(settings.log_dir or settings.run_dir, f"{name}.log"),
-            new_session=False,
+            log,
+            process or started(log, interpreter(log, new_session=False)),
         )
         self._children[index] = child
         self._respawns[index].started(time.monotonic())
@@ -142,7 +140,7 @@ class Supervisor(Machine[_SupervisorIn]):
         delay_s = self._respawns[index].died(time.monotonic())
         assert delay_s is not None
         _log(f"{how}; restarting it")
-        self._driver.after(delay_s, self._driver.address("supervisor"), _Respawn(index))
+        self._driver.call(partial(self._restart, index), delay_s)
 
     def _on_death(self, index: int) -> None:
         child = self._children.pop(index)
@@ -164,21 +162,20 @@ class Supervisor(Machine[_SupervisorIn]):
             if address(child.settings.endpoint, child.settings.name) == msg.executor:
                 _log(f"{child.settings.name}: {msg.reason}; killing it")
                 child.send_kill()
-                self._await_death(_Bury(index, child.pid))
+                self._await_death(index, child)
                 return
 
-    def _await_death(self, msg: _Bury) -> None:
-        self._driver.after(_BURY_S, self._driver.address("supervisor"), msg)
+    def _await_death(self, index: int, child: Child) -> None:
+        self._driver.call(partial(self._bury, index, child), _BURY_S)
 
-    def _bury(self, msg: _Bury) -> None:
+    def _bury(self, index: int, child: Child) -> None:
         """Forked copies of an executor keep the pipe open by which its death is seen."""
-        child = self._children.get(msg.index)
-        if child is None or child.pid != msg.pid:
+        if self._children.get(index) is not child:
             return
         if child.exit_status() is None:
-            self._await_death(msg)
+            self._await_death(index, child)
         else:
-            self._on_death(msg.index)
+            self._on_death(index)
 
     def _clear(self, child: Child) -> None:
         child.close()
@@ -208,14 +205,40 @@ def tell_gone(driver: ZmqDriver, schedulers: Sequence[Address], endpoint: str) -
         driver.post(scheduler, PeerGone(endpoint))
 
 
+def _executor(node: str, index: int, restarts: int) -> str:
+    return f"{node}-e{index}" + (f"n{restarts}" if restarts else "")
+
+
+def begun_executors(
+    groups: Sequence[ExecutorGroup], node: str, logs: Path, restarts: int = 0
+) -> list[Started]:
+    """Fork a node's executors, before it has threads; none if that is not possible.
+
+    They wait for their settings, which `run_node` gives them.
+    """
+    for group in groups:
+        with contextlib.suppress(RunnerError):  # the executor says more
+            load_factory(group.runner)
+    if not can_fork():
+        return []
+    calm_collector()
+    names = [
+        _executor(node, index, restarts) for index in range(sum(group.count for group in groups))
+    ]
+    files = [logs / f"{name}.log" for name in names]
+    return [started(log, fork(log, main)) for log in files]
+
+
 def run_node(
     settings: NodeSettings,
     until_told: Callable[[ZmqDriver, Address], None],
     on_incompatible: Callable[[str, int], None] | None = None,
+    begun: Sequence[Started] = (),
 ) -> int:
     """Run a node; returns the exit status.
 
     `until_told` runs the driver until the node is to end; it is given the node monitor's address.
+    Executors that were `begun` need not be started.
     """
     parent = os.getppid()
     schedulers: list[Address] = []
@@ -229,8 +252,9 @@ def run_node(
         else None,
     )
     node_monitor = driver.address(f"monitor-{settings.name}")
-    supervisor = Supervisor(driver, settings, node_monitor)
+    supervisor = Supervisor(driver, settings, node_monitor, begun)
     driver.host("supervisor", supervisor)
+    driver.host(CALLER, Caller())
     for name in settings.own_schedulers:
         host_scheduler(driver, name, settings.seed, settings.limits.release)
         schedulers.append(driver.address(name))
@@ -323,7 +347,9 @@ def main() -> None:
     settings = read_settings()
     match settings:
         case NodeSettings():
-            status = run_node(settings, run_until_stdin_ends)
+            logs = Path(settings.log_dir or settings.run_dir)
+            begun = begun_executors(settings.groups, settings.name, logs, settings.restarts)
+            status = run_node(settings, run_until_stdin_ends, begun=begun)
         case ExecutorSettings():
             status = run_executor(settings)
         case _:

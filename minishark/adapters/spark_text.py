@@ -1,0 +1,416 @@
+"""Spark's SQL as DuckDB's: sqlglot's translation, and what it leaves as it is.
+
+Functions that `minishark.functions` has are its own in text, too. What has another meaning by the
+same name is a macro of the session (`pyspark.MACROS`), or a function of one here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from minishark.errors import OptionError, QueryError
+from minishark.functions import in_text
+
+try:
+    import sqlglot
+    from sqlglot import exp
+except ImportError as missing:
+    raise OptionError("Spark's SQL needs sqlglot: pip install 'minishark[spark]'.") from missing
+
+# Theirs is the order of arguments in SQL, a bare unit, DISTINCT, ORDER BY or IGNORE NULLS within
+# the call, or what may stand after it; or both say the same.
+_OF_SQLGLOT = {
+    "any_value", "approx_count_distinct", "array", "array_agg", "bool_and", "bool_or",
+    "coalesce", "collate", "collect_list", "collect_set", "concat", "count", "current_date",
+    "current_timestamp", "date_diff", "dateadd", "datediff", "decode", "encode", "first",
+    "first_value", "grouping", "grouping_id", "ifnull", "lag", "last", "last_value", "lead",
+    "localtimestamp", "ltrim", "mode", "named_struct", "nth_value", "nvl", "rtrim",
+    "session_window", "struct", "sum", "timestampadd", "timestampdiff", "window",
+}  # fmt: skip
+OURS = (in_text.CALLABLE - _OF_SQLGLOT) | {"hash"}
+_WITH_SYNTAX = {
+    "extract", "listagg", "overlay", "position", "string_agg", "substr", "substring", "trim",
+}  # fmt: skip
+_GENERATORS = {
+    "explode", "explode_outer", "posexplode", "posexplode_outer", "inline", "inline_outer",
+    "stack", "json_tuple",
+}  # fmt: skip
+_CASTS = {
+    "tinyint", "smallint", "bigint", "float", "double", "decimal", "boolean", "binary",
+    "timestamp",
+}  # fmt: skip
+_WHOLE = exp.DataType.SIGNED_INTEGER_TYPES
+_SECONDS = {"SECOND", "SECONDS", "SECS", "SEC", "S"}
+_DAYS = {"YEAR", "QUARTER", "MONTH", "WEEK", "DAY"}
+
+_Spark: Any = sqlglot.Dialect.get_or_raise("spark").__class__
+_DuckDB: Any = sqlglot.Dialect.get_or_raise("duckdb").__class__
+
+
+class _Parser(_Spark.Parser):  # type: ignore[misc]
+    STRICT_CAST = True  # what does not fit is an error, as in ANSI mode
+    FUNCTIONS: ClassVar[dict[str, Any]] = {
+        name: make for name, make in _Spark.Parser.FUNCTIONS.items() if name.lower() not in OURS
+    }
+    FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
+        name: parse
+        for name, parse in _Spark.Parser.FUNCTION_PARSERS.items()
+        if name.lower() not in OURS - _WITH_SYNTAX
+    }
+
+
+class SparkText(_Spark):  # type: ignore[misc]
+    """Spark's dialect, in which what `minishark.functions` has is left to it."""
+
+    Parser = _Parser
+    SAFE_DIVISION = False  # division by zero is an error, as in ANSI mode
+
+
+class SessionText(_DuckDB):  # type: ignore[misc]
+    """DuckDB's dialect in a session whose NULLs come first in ascending sorts."""
+
+    NULL_ORDERING = "nulls_are_small"
+
+
+_BRACES = re.compile(r"\{(\w+)\}")
+_BRACED = re.compile(r"braces_of_(\w+)_end")
+
+
+def duckdb_text(text: str) -> str:
+    """Statements in Spark's SQL as DuckDB's.
+
+    Raises:
+        QueryError: they are no Spark SQL, with sqlglot's message; or have no counterpart.
+    """
+    marked = _BRACES.sub(r"braces_of_\1_end", text)  # sqlglot does not read {name}
+    made = ";\n".join(_duckdb(each) for each in _parsed(marked) if each)
+    return _BRACED.sub(r"{\1}", made)
+
+
+def duckdb_expression(text: str, *, named: bool = True) -> str:
+    """An expression of Spark's SQL as DuckDB's; with a name, if it may have one."""
+    first, *others = _parsed(f"SELECT {text}")
+    if others:
+        raise QueryError(f"This is no expression, but several statements: {text}")
+    if not named:
+        (item,) = first.expressions
+        return _duckdb(item)
+    return _duckdb(first).removeprefix("SELECT ")
+
+
+def expr(str: str) -> in_text.Column:  # noqa: A002 - PySpark's name
+    """An expression in Spark's SQL as a Column."""
+    made: in_text.Column = in_text.expr(duckdb_expression(str, named=False))
+    return made
+
+
+def hash(*cols: Any) -> in_text.Column:  # noqa: A001 - PySpark's name
+    """Spark's hash of 32 bits."""
+    return in_text.hashed("hash", cols)
+
+
+def xxhash64(*cols: Any) -> in_text.Column:
+    """Spark's hash of 64 bits."""
+    return in_text.hashed("xxhash64", cols)
+
+
+def extract(field: in_text.Column, source: Any) -> in_text.Column:
+    """A part of a time; seconds have fractions."""
+    made = in_text.called("extract", [field, source])
+    is_whole = in_text.literal_text(field).upper() not in _SECONDS
+    return made if is_whole else in_text.call("seconds", in_text.column_or_name(source))
+
+
+date_part = datepart = extract
+_OWN = {each.__name__: each for each in (hash, xxhash64, extract)}
+_OWN |= dict.fromkeys(("date_part", "datepart"), extract)
+
+
+def _parsed(text: str) -> list[Any]:
+    try:
+        parsed: list[Any] = sqlglot.parse(text, read=SparkText)
+    except sqlglot.errors.ParseError as error:
+        at = error.errors[0]
+        near = f"{at['start_context']}{at['highlight']}{at['end_context']}".strip()
+        place = f"line {at['line']}, column {at['col']}"
+        raise QueryError(f"Parser Error: this is no Spark SQL at {place}: {near}") from error
+    except sqlglot.errors.TokenError as error:
+        raise QueryError(f"Parser Error: a quote or comment is not closed: {text}") from error
+    except RecursionError:
+        raise QueryError("Parser Error: the text is nested too deeply.") from None
+    return parsed
+
+
+def _duckdb(node: Any) -> str:
+    try:
+        made = node.transform(_as_meant)
+        text: str = made.sql(SessionText, unsupported_level=sqlglot.ErrorLevel.RAISE)
+    except sqlglot.errors.UnsupportedError as error:
+        raise QueryError(f"Spark's SQL has no counterpart here: {error}") from error
+    return text
+
+
+def _as_meant(node: Any) -> Any:
+    """What sqlglot leaves as it is, though it means something else to DuckDB."""
+    match node:
+        case exp.Select():
+            return _selected(node)
+        case exp.Group():
+            return _grouped(node)
+        case exp.Table() if node.db.lower() == "global_temp":
+            node.set("db", None)
+        case exp.Table(this=exp.Anonymous(this=name)) if name.lower() == "range":
+            named = node.alias_column_names
+            return node if named else exp.alias_(node, node.alias or "r", table=["id"])
+        case exp.Like() | exp.ILike():
+            return _with_escape(node)
+        case exp.Anonymous(expressions=[item]) if node.name.lower() in _CASTS:
+            return _cast(exp.cast(item, node.name, dialect="spark"))
+        case exp.Anonymous() | exp.Filter() | exp.Window() if (made := _made(node)) is not None:
+            return exp.Var(this=in_text.sql(made))
+        case exp.Table(this=exp.Anonymous() as call) if call.name.lower() in _GENERATORS:
+            query = exp.Subquery(this=exp.Select(expressions=[call]), alias=node.args.get("alias"))
+            return query.transform(_as_meant)
+        case exp.Substring() | exp.Transform():
+            name = "substr" if isinstance(node, exp.Substring) else "transform"
+            return exp.Var(this=in_text.sql(_called(name, list(node.iter_expressions()))))
+        case exp.Count(this=first, expressions=[*others]) if others:
+            known = exp.and_(
+                *(
+                    exp.Not(this=exp.Is(this=each, expression=exp.Null()))
+                    for each in (first, *others)
+                )
+            )
+            return exp.Anonymous(this="count_if", expressions=[_inside(known)])
+        case exp.Extract(this=exp.Var(this=part), expression=of):
+            return exp.Var(this=in_text.sql(_called("extract", [exp.Literal.string(part), of])))
+        case exp.Cast() | exp.TryCast():
+            return _cast(node)
+        case exp.CurrentCatalog():
+            return exp.Var(this="current_catalog()")
+        case (
+            exp.Add(this=day, expression=exp.Interval(unit=exp.Var(this=unit)) as span)
+            | exp.Sub(this=day, expression=exp.Interval(unit=exp.Var(this=unit)) as span)
+        ) if unit.upper().removesuffix("S") in _DAYS:
+            sign = exp.Neg(this=span) if isinstance(node, exp.Sub) else span
+            return exp.Anonymous(this="plus_days", expressions=[_inside(day), _inside(sign)])
+        case exp.Quantile():
+            return exp.Anonymous(
+                this="quantile_cont", expressions=[*_inside(node).iter_expressions()]
+            )
+    return node
+
+
+# Clauses
+
+
+def _selected(node: Any) -> Any:
+    """Generators, LATERAL VIEW and SORT BY; expressions have Spark's names."""
+    if node.args.get("laterals"):
+        for view in node.args.pop("laterals"):
+            node.append("joins", _joined(view))
+    for clause in ("sort", "cluster"):
+        if (order := node.args.pop(clause, None)) and not node.args.get("order"):
+            node.set("order", exp.Order(expressions=order.expressions))
+    node.args.pop("distribute", None)
+    made: list[Any] = []
+    for item in node.expressions:
+        generated = _generated(item)
+        named = isinstance(item, exp.Alias | exp.Aliases | exp.Column | exp.Star | exp.Dot)
+        named_item = item if named else exp.alias_(item, _name(item), quoted=True)
+        made += [named_item] if generated is None else generated
+    node.set("expressions", made)
+    return node
+
+
+def _name(item: Any) -> str:
+    """What Spark calls a column of an expression."""
+
+    def shown(node: Any) -> Any:
+        match node:
+            case exp.Count(this=exp.Star()):
+                return exp.Anonymous(this="count", expressions=[exp.Literal.number(1)])
+            case exp.Literal(is_string=True):
+                return exp.Var(this=node.this)
+            case exp.Binary() if not isinstance(node.parent, exp.Paren | exp.Dot):
+                return exp.Paren(this=node.transform(shown, copy=True)) if node.parent else node
+        return node
+
+    text: str = (
+        exp.Paren(this=item.copy()).transform(shown).sql(_Spark, normalize_functions="lower")
+    )
+    inside = text.removeprefix("(").removesuffix(")")
+    return f"({inside})" if isinstance(item, exp.Binary) else inside
+
+
+def _generated(item: Any) -> list[Any] | None:
+    """The select items of explode() and its kin, with the names after AS; None of others."""
+    call = item.this if isinstance(item, exp.Alias | exp.Aliases) else item
+    if not isinstance(call, exp.Anonymous) or call.name.lower() not in _GENERATORS:
+        return None
+    names = [item.alias] if isinstance(item, exp.Alias) else []
+    names = [name.name for name in item.expressions] if isinstance(item, exp.Aliases) else names
+    made = _called(call.name.lower(), call.expressions)
+    first = call.expressions[0] if call.expressions else None
+    try:
+        parts = in_text.items(made, names, is_map=isinstance(first, exp.Map | exp.VarMap))
+    except OptionError as error:
+        raise QueryError(f"Binder Error: {error}") from error
+    if parts is not None:
+        return [exp.alias_(exp.Var(this=text), name, quoted=True) for text, name in parts]
+    if names:
+        raise QueryError(
+            f"{call.name}() takes its columns' names in LATERAL VIEW only:"
+            f" LATERAL VIEW {call.name}(...) t AS {', '.join(names)}"
+        )
+    return [exp.Var(this=in_text.sql(made))]
+
+
+def _joined(view: Any) -> Any:
+    """LATERAL VIEW as a join."""
+    call, alias = view.this, view.args["alias"]
+    name = call.name.lower() + "_outer" * bool(view.args.get("outer"))
+    call = exp.Anonymous(this=name, expressions=list(call.iter_expressions()))
+    names = [column.copy() for column in alias.args.get("columns") or ()]
+    given = exp.Aliases(this=call, expressions=names) if names else call
+    parts = _generated(call if name.startswith("inline") else given)
+    if parts is None:
+        raise QueryError(f"LATERAL VIEW takes explode() and its kin, not {call.name}().")
+    query = exp.Subquery(this=exp.Select(expressions=parts))
+    named = alias.this or exp.to_identifier(f"view_{id(view)}")
+    table = exp.TableAlias(this=named.copy(), columns=names)
+    return exp.Join(this=exp.Lateral(this=query, alias=table), kind="CROSS")
+
+
+def _grouped(node: Any) -> Any:
+    """WITH ROLLUP, WITH CUBE, and GROUPING SETS after the columns that are in them."""
+    plain = node.expressions
+    for kind in ("rollup", "cube"):
+        if any(not each.expressions for each in node.args.get(kind) or ()):
+            made = exp.Rollup if kind == "rollup" else exp.Cube
+            node.set(kind, [made(expressions=plain)])
+            node.set("expressions", [])
+    if sets := node.args.get("grouping_sets"):
+        inside = {column for each in sets for column in each.find_all(exp.Column)}
+        if inside <= set(plain):
+            node.set("expressions", [])
+    return node
+
+
+# Calls
+
+
+def _made(node: Any) -> Any:
+    """A call of what `minishark.functions` has, with FILTER and OVER; None of anything else."""
+    match node:
+        case exp.Anonymous(parent=exp.Table() | exp.Lateral() | exp.WithinGroup()):
+            return None
+        case exp.Anonymous(parent=exp.Dot(expression=method)) if method is node:
+            return None
+        case exp.Anonymous():
+            return _called(node.name.lower(), node.expressions)
+        case exp.Filter(this=exp.Anonymous()) if (made := _made(node.this)) is not None:
+            return _checked(made.filter, in_text.expr(_duckdb(node.expression.this)))
+        case exp.Window(this=exp.Anonymous() | exp.Filter()):
+            made = _made(node.this)
+            if made is None:
+                return None
+            bare = node.copy()
+            bare.set("this", exp.Anonymous(this="f"))
+            text = _duckdb(bare).partition("(")[2].partition("(")[2].removesuffix(")")
+            return _checked(in_text.over, made, text)
+    return None
+
+
+def _called(name: str, given: Sequence[Any]) -> Any:
+    taken = not any(isinstance(each, exp.Distinct | exp.Star | exp.Order) for each in given)
+    if name not in OURS or not taken:
+        return None
+    arguments = list(map(_argument, given))
+    if name in _OWN:
+        return _checked(_OWN[name], *arguments)
+    return _checked(in_text.called, name, arguments)
+
+
+def _checked(function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except (TypeError, OptionError) as error:
+        raise QueryError(f"Binder Error: {error}") from error
+
+
+def _argument(node: Any) -> Any:
+    """An argument as Python code would pass it."""
+    match node:
+        case exp.Lambda():
+            return _lambda(node)
+        case exp.Literal(is_string=True):
+            return in_text.lit(node.this)
+        case exp.Literal() if node.this.isdecimal():
+            return int(node.this)
+        case exp.Neg(this=exp.Literal()) if node.this.this.isdecimal():
+            return -int(node.this.this)
+    return in_text.expr(_duckdb(node))
+
+
+def _lambda(node: Any) -> Callable[..., Any]:
+    names = [each.name for each in node.expressions]
+
+    def function(*columns: Any) -> Any:
+        put = {name: in_text.sql(each) for name, each in zip(names, columns, strict=True)}
+        return in_text.expr(_duckdb(_with(node.this, put)))
+
+    return in_text.with_parameters(function, names)
+
+
+def _with(node: Any, put: dict[str, str]) -> Any:
+    """An expression in which names stand for texts; inner lambdas have names of their own."""
+
+    def replaced(part: Any) -> Any:
+        match part:
+            case exp.Lambda():
+                own = {each.name for each in part.expressions}
+                made = part.copy()
+                made.set("this", _with(part.this, {k: v for k, v in put.items() if k not in own}))
+                return made
+            case exp.Identifier() | exp.Column(table="") if part.name in put:
+                return exp.Var(this=put[part.name])
+        return part
+
+    return node.transform(replaced)
+
+
+def _cast(node: Any) -> Any:
+    """To whole numbers, fractions are cut off, and text is checked; doubles are Java's text."""
+    made, kind = _inside(node), node.args["to"].this
+    loose = isinstance(node, exp.TryCast)
+    if kind in _WHOLE:
+        name = "whole_or_null" if loose else "whole"
+    elif kind in exp.DataType.TEXT_TYPES:
+        name = "as_string"
+    elif kind is exp.DType.TIMESTAMPTZ:
+        name = "as_timestamp"
+    else:
+        return made
+    made.set("this", exp.Anonymous(this=name, expressions=[made.this]))
+    return made
+
+
+def _inside(node: Any) -> Any:
+    """A node whose operands are as meant: what takes its place is not looked into."""
+    made = node.copy()
+    for name, part in made.args.items():
+        if isinstance(part, exp.Expression):
+            made.set(name, part.transform(_as_meant))
+    return made
+
+
+def _with_escape(node: Any) -> Any:
+    """A LIKE in which a backslash escapes, as in Spark, where DuckDB has no escape by default."""
+    pattern = node.expression
+    is_plain = isinstance(pattern, exp.Literal) and "\\" not in pattern.this
+    if is_plain or isinstance(node.parent, exp.Escape):
+        return node
+    return exp.Escape(this=_inside(node), expression=exp.Literal.string("\\"))

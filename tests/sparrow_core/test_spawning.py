@@ -1,0 +1,142 @@
+"""Processes that a template forks are as if their program had started them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from harness import configs, run, task, until
+
+from sparrow_core import LocalCluster
+from sparrow_core.runtime.transport.deaths import wait_for_child
+from sparrow_core.runtime.transport.spawning import (
+    Started,
+    Template,
+    can_fork,
+    interpreter,
+    started,
+)
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has templates")
+_GET_CHILD_SUBREAPER = 37
+_MODULES = ("colorsys",)
+
+
+@pytest.fixture
+def template() -> Iterator[Template]:
+    """A template that has imported a small module."""
+    held = Template.held(_MODULES)
+    assert held is not None
+    yield held
+    held.release()
+
+
+def _adopts() -> bool:
+    """Whether orphans among this process's descendants become its children."""
+    value = ctypes.c_int(0)
+    ctypes.CDLL(None).prctl(_GET_CHILD_SUBREAPER, ctypes.byref(value))
+    return bool(value.value)
+
+
+def _ended(process: Started) -> int:
+    """The exit status of a process, after the end of its stdin."""
+    os.close(process.stdin)
+    os.close(process.alive_fd)
+    ends: list[tuple[int, int]] = []
+    until(lambda: ends.extend(filter(None, [wait_for_child(process.pid())])) or ends, "its end")
+    return ends[0][0]
+
+
+def test_what_a_template_forks_is_a_child_here(template: Template, tmp_path: Path) -> None:
+    """With a session of its own, a name, no file of others; and orphans are left alone later."""
+    log = tmp_path / "n0.log"
+    process = started(log, template.making(log, new_session=True))
+    child = psutil.Process(process.pid())
+    until(lambda: str(log) in child.cmdline()[-1], "its name")
+    assert os.getpid() == child.ppid()
+    assert process.pid() == os.getsid(process.pid())
+    until(lambda: child.num_fds() == 4, "it has its streams, and what is closed by its death")
+    assert not _adopts()
+    assert (0, b"") == (_ended(process), log.read_bytes())
+
+
+def test_an_interpreter_does_the_same(tmp_path: Path) -> None:
+    """Where there is no template."""
+    log = tmp_path / "n0.log"
+    process = started(log, interpreter(log, new_session=False))
+    assert os.getpid() == psutil.Process(process.pid()).ppid()
+    assert os.getsid(0) == os.getsid(process.pid())
+    assert (0, b"") == (_ended(process), log.read_bytes())
+
+
+def test_a_template_that_is_gone_is_done_without(template: Template, tmp_path: Path) -> None:
+    """It was killed: an interpreter is started, and who asks next gets another template."""
+    (process,) = (p for p in psutil.Process().children() if "colorsys" in p.cmdline()[-1])
+    process.kill()
+    until(template.has_ended, "its death")
+    log = tmp_path / "n0.log"
+    assert 0 == _ended(started(log, template.making(log, new_session=True)))
+    other = Template.held(_MODULES)
+    assert other is not None
+    assert other is not template
+    other.release()
+
+
+def test_programs_share_a_template_until_all_have_released_it() -> None:
+    """It ends with the last one; what needs other modules has one of its own."""
+    one, same, other = (Template.held(names) for names in (_MODULES, _MODULES, ("sched",)))
+    assert one is not None
+    assert one is same
+    assert other is not None
+    assert one is not other
+    other.release()
+    one.release()
+    assert not one.has_ended()
+    one.release()
+    assert one.has_ended()
+
+
+def test_executors_are_where_their_program_is(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its folder, with its variables, also if their template was there before."""
+    held = Template.held(("sparrow_test_runners",))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPARROW_TEST", "here")
+    with LocalCluster(configs(2), run_dir=run_dir) as cluster:
+        jobs = [run(cluster, task(0, "where SPARROW_TEST", node)) for node in ("n0", "n1")]
+        assert [{0: f"{tmp_path} here".encode()}] * 2 == [job.results() for job in jobs]
+    if held is not None:
+        held.release()
+
+
+def test_nodes_are_restarted_by_the_template(run_dir: Path) -> None:
+    """Their executors, too; and none is left in the end, though their template stays."""
+    held = Template.held(("sparrow_test_runners",))
+    assert held is not None
+    before = psutil.Process().children(recursive=True)
+    with LocalCluster(configs(2), run_dir=run_dir, restarts=5) as cluster:
+        first = cluster.nodes()[1].pid
+        os.kill(first, signal.SIGKILL)
+        until(lambda: cluster.nodes()[1].pid != first and cluster.nodes()[1].executors, "another")
+        assert {0: b"x"} == run(cluster, task(0, "echo x", "n1")).results()
+    until(lambda: before == psutil.Process().children(recursive=True), "the end of all")
+    assert not _adopts()
+    held.release()
+
+
+def test_a_process_with_threads_does_not_fork() -> None:
+    """Such as this one, whose test runner has some, or gets one here."""
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    assert not can_fork()
+    stop.set()
+    thread.join()
