@@ -81,8 +81,8 @@ class MemoryTable(ChangedTable[Table]):
         return deltas.rows_within(self._table, predicates, self.many) if predicates else None
 
     def _predicates(self, search: Callable[[str], str]) -> Sequence[Predicate]:
-        planning, name = self._context.planning, self._table.name
-        plan = planning.plan(planning.bind(search(quote(name))))
+        name = self._table.name
+        plan = self._context.planning.plan_of(search(quote(name)))
         places = predicates_of(plan, (name.lower(),)).get(name.lower(), ())
         return places[0] if len(places) == 1 else ()
 
