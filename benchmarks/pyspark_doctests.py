@@ -30,6 +30,7 @@ import minishark
 import minishark.adapters.pyspark
 import minishark.errors
 import minishark.functions
+import minishark.spark.functions
 import minishark.types
 from minishark.session.session import Session
 from minishark_lab.harness.script import Options, described, print_table, run_script
@@ -99,6 +100,7 @@ def docstrings(file: Path, kind: str) -> Iterator[tuple[str, str]]:
 
 def pretend(session: Session, functions: Path) -> dict[str, Any]:
     """Have `import pyspark` mean minishark; the names that its doctests take for given."""
+    here = minishark.spark.functions
     sql = types.ModuleType("pyspark.sql")
     given = {
         "Row": minishark.Row,
@@ -106,7 +108,7 @@ def pretend(session: Session, functions: Path) -> dict[str, Any]:
         "SparkSession": minishark.Session,
         "DataFrame": minishark.DataFrame,
         "Column": minishark.Column,
-        "functions": minishark.functions,
+        "functions": here,
         "types": minishark.types,
     }
     vars(sql).update(given)
@@ -115,22 +117,22 @@ def pretend(session: Session, functions: Path) -> dict[str, Any]:
     modules = {
         "pyspark": root,
         "pyspark.sql": sql,
-        "pyspark.sql.functions": minishark.functions,
+        "pyspark.sql.functions": here,
         "pyspark.sql.types": minishark.types,
         "pyspark.sql.window": types.SimpleNamespace(Window=minishark.Window),
         "pyspark.errors": minishark.errors,
     }
     sys.modules.update(modules)  # type: ignore[arg-type]
-    names = {name: getattr(minishark.functions, name) for name in minishark.functions.__all__}
+    names = {name: getattr(here, name) for name in minishark.functions.__all__}
     named = dict(docstrings(functions, ""))
-    names |= {name: getattr(minishark.functions, name, None) for name in named}
+    names |= {name: getattr(here, name, None) for name in named}
     names |= {name: kind for name, kind in vars(minishark.types).items() if name[0] != "_"}
     return {
         **names,
         **given,
         "spark": session,
         "sc": session,
-        "sf": minishark.functions,
+        "sf": here,
         "__file__": str(functions),
         "sys": sys,
     }

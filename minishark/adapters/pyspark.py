@@ -94,6 +94,27 @@ MACROS = {
         for part in _PARTS
     },
     "as_timestamp(x BIGINT)": "to_timestamp(x), (x DOUBLE) AS to_timestamp(x), (x) AS x",
+    "starts_with(a BLOB, b BLOB)": """system.main.starts_with(hex(a), hex(b)),
+        (a, b) AS system.main.starts_with(a, b)""",
+    "ends_with(a BLOB, b BLOB)": """system.main.ends_with(hex(a), hex(b)),
+        (a, b) AS system.main.ends_with(a, b)""",
+    "contains(a BLOB, b BLOB)": """regexp_matches(hex(a), '^(..)*' || hex(b)),
+        (a, b) AS system.main.contains(a, b)""",
+    "lpad(x, size, pad BLOB)": """system.main.lpad(x, size, decode(pad)),
+        (x, size, pad) AS system.main.lpad(x, size, pad)""",
+    "rpad(x, size, pad BLOB)": """system.main.rpad(x, size, decode(pad)),
+        (x, size, pad) AS system.main.rpad(x, size, pad)""",
+    "upper(x)": "system.main.upper(CAST(x AS VARCHAR))",
+    "lower(x)": "system.main.lower(CAST(x AS VARCHAR))",
+    **{
+        f"epoch_{unit}(x TIMESTAMP)": f"""
+        system.main.epoch_{unit}(CAST(x AS TIMESTAMPTZ)),
+        (x) AS system.main.epoch_{unit}(x)"""
+        for unit in ("ms", "us")
+    },
+    "url_decode(x)": """CASE WHEN regexp_matches(x, '%(.?$|[^0-9A-Fa-f]|.[^0-9A-Fa-f])')
+        THEN CAST(CAST('no URL-encoded text: ' || x AS INTEGER) AS VARCHAR)
+        ELSE system.main.url_decode(x) END""",  # an error that try() takes
     "uuid()": "CAST(system.main.uuid() AS VARCHAR)",
     "length(x BLOB)": """CAST(system.main.octet_length(x) AS INTEGER),
         (x) AS CAST(system.main.length(x) AS INTEGER)""",
@@ -516,6 +537,10 @@ class SparkSession(Session):
         if value is not None:
             self.conf.set(name, value.strip())
         return self.create_dataframe([(name, self.conf.get(name, "<undefined>"))], ["key", "value"])
+
+    def table(self, name: str) -> DataFrame:
+        """As `Session.table`; global views are views of the session."""
+        return super().table(name.removeprefix("global_temp."))
 
     @property
     def conf(self) -> Settings:

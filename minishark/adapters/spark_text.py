@@ -29,7 +29,7 @@ _OF_SQLGLOT = {
     "localtimestamp", "ltrim", "mode", "named_struct", "nth_value", "nvl", "rtrim",
     "session_window", "struct", "sum", "timestampadd", "timestampdiff", "window",
 }  # fmt: skip
-OURS = in_text.CALLABLE - _OF_SQLGLOT
+OURS = (in_text.CALLABLE - _OF_SQLGLOT) | {"hash"}
 _WITH_SYNTAX = {
     "extract", "listagg", "overlay", "position", "string_agg", "substr", "substring", "trim",
 }  # fmt: skip
@@ -106,6 +106,28 @@ def expr(str: str) -> in_text.Column:  # noqa: A002 - PySpark's name
     return made
 
 
+def hash(*cols: Any) -> in_text.Column:  # noqa: A001 - PySpark's name
+    """Spark's hash of 32 bits."""
+    return in_text.hashed("hash", cols)
+
+
+def xxhash64(*cols: Any) -> in_text.Column:
+    """Spark's hash of 64 bits."""
+    return in_text.hashed("xxhash64", cols)
+
+
+def extract(field: in_text.Column, source: Any) -> in_text.Column:
+    """A part of a time; seconds have fractions."""
+    made = in_text.called("extract", [field, source])
+    is_whole = in_text.literal_text(field).upper() not in _SECONDS
+    return made if is_whole else in_text.call("seconds", in_text.column_or_name(source))
+
+
+date_part = datepart = extract
+_OWN = {each.__name__: each for each in (hash, xxhash64, extract)}
+_OWN |= dict.fromkeys(("date_part", "datepart"), extract)
+
+
 def _parsed(text: str) -> list[Any]:
     try:
         parsed: list[Any] = sqlglot.parse(text, read=SparkText)
@@ -162,8 +184,6 @@ def _as_meant(node: Any) -> Any:
                 )
             )
             return exp.Anonymous(this="count_if", expressions=[_inside(known)])
-        case exp.Extract(this=exp.Var(this=part), expression=of) if part.upper() in _SECONDS:
-            return exp.Anonymous(this="seconds", expressions=[of.transform(_as_meant)])
         case exp.Extract(this=exp.Var(this=part), expression=of):
             return exp.Var(this=in_text.sql(_called("extract", [exp.Literal.string(part), of])))
         case exp.Cast() | exp.TryCast():
@@ -308,7 +328,10 @@ def _called(name: str, given: Sequence[Any]) -> Any:
     taken = not any(isinstance(each, exp.Distinct | exp.Star | exp.Order) for each in given)
     if name not in OURS or not taken:
         return None
-    return _checked(in_text.called, name, list(map(_argument, given)))
+    arguments = list(map(_argument, given))
+    if name in _OWN:
+        return _checked(_OWN[name], *arguments)
+    return _checked(in_text.called, name, arguments)
 
 
 def _checked(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 import click
+from click.core import ParameterSource
 
 from minishark.cli.options import (
     FILE_FORMATS,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from minishark.session.session import Session
 
 
+_SMALL_BYTES = 64 << 20  # of tables, which one node loads sooner than two have started
 # Options that say which session to use, and details of its start.
 _OF_A_SESSION = (
     "scale", "data", "cluster", "server", "token_file", "trust", "warehouse", "memory_limit",
@@ -120,6 +122,9 @@ def interpreter(
     has_shared = cluster["cluster"] is not None and not named
     tables = chosen_tables(scale, data) if named or not has_own else {}
     needed = _needed(text, tables, has_others=has_shared) if tables else {}
+    by_default = click.get_current_context().get_parameter_source("nodes")
+    if by_default is ParameterSource.DEFAULT and _bytes(needed) < _SMALL_BYTES:
+        nodes = 1
     with results_to(form, output, rows_max) as answers, _session(nodes, **cluster) as session:
         load_all(session, needed, nodes, verbose=verbose)
         with _passed_on():
@@ -201,6 +206,12 @@ def _needed(text: str, tables: Mapping[str, str], *, has_others: bool) -> Mappin
     return {name: path for name, path in tables.items() if name in needed}
 
 
+def _bytes(tables: Mapping[str, str]) -> int:
+    """The size of the files that tables are read from."""
+    files = (file for path in map(Path, tables.values()) for file in path.parent.glob(path.name))
+    return sum(file.stat().st_size for file in files)
+
+
 def shell(*, scale: float | None, data: Sequence[Path], nodes: int, **cluster: Any) -> None:
     """Load tables into a cluster, then read and run statements until the user quits."""
     from minishark.cli.console import standard_error, standard_output
@@ -216,6 +227,8 @@ def shell(*, scale: float | None, data: Sequence[Path], nodes: int, **cluster: A
     output = Output(standard_output())
     output.fits_screen = output.pages = True
     server = cluster["server"]
+    if server is None and cluster["cluster"] is None:
+        output.say(f"Starting {nodes} nodes ...")
     with _session(nodes, **cluster) as session:
         place = server and urlsplit(server).netloc.rpartition("@")[2]
         place = place or f"{len(session.nodes())} nodes, {session.total_slots} slots"

@@ -182,8 +182,10 @@ def ordered(
 
 def _sort_key(item: Any, select: Select) -> Column:
     """A key of a sort; a whole number is the position of a column, or descending below 0."""
-    if not _is_whole(item):
+    if isinstance(item, str | Column):
         return column_or_name(item)
+    if not _is_whole(item):
+        raise OptionError(f"order_by() takes names, Columns and positions, not {item!r}.")
     key = _at(abs(item), select)
     return key.desc() if item < 0 else key
 

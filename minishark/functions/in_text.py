@@ -6,14 +6,31 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from minishark.dataframe.column import Column, Generator
+from minishark.dataframe.column import Column, Generator, call, column_or_name
+from minishark.dataframe.generated_functions import generated
 from minishark.dataframe.window import WindowSpec
 from minishark.functions import public
+from minishark.functions.arguments import literal_text
 from minishark.functions.public import expr, lit
+from minishark.functions.python import hashes
 from minishark.functions.tables import TEMPLATES
-from minishark.functions.templates import function_of
+from minishark.functions.templates import function_of, shown_as
 
-__all__ = ["CALLABLE", "Column", "called", "expr", "items", "lit", "over", "sql", "with_parameters"]
+__all__ = [
+    "CALLABLE",
+    "Column",
+    "call",
+    "called",
+    "column_or_name",
+    "expr",
+    "hashed",
+    "items",
+    "lit",
+    "literal_text",
+    "over",
+    "sql",
+    "with_parameters",
+]
 
 # In a text they would have other names, or make no sense.
 _OF_PYTHON = {
@@ -35,6 +52,16 @@ def called(name: str, arguments: Sequence[Any]) -> Column:
     function = getattr(public, name) if template is None else function_of(template)
     made: Column = function(*arguments)
     return made
+
+
+def hashed(name: str, columns: Sequence[Any]) -> Column:
+    """Spark's `hash` or `xxhash64` of columns, or names."""
+    run, returns = (hashes.murmur3, "INTEGER") if name == "hash" else (hashes.xxhash64, "BIGINT")
+    function = generated(name, run, returns)
+    made, listed = lit(42), list(map(column_or_name, columns))
+    for column in listed:
+        made = call(function, column, call("system.main.typeof", column), made)
+    return made.alias(f"{name}({', '.join(map(shown_as, listed))})")
 
 
 def sql(column: Column) -> str:

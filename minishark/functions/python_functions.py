@@ -91,7 +91,8 @@ _FUNCTIONS = (
     ),
     _row("soundex(col)", py.soundex, "VARCHAR", "call({col})", "How an English word sounds."),
     _row(
-        "sentences(string)", py.sentences, "VARCHAR[][]", "call({string})",
+        "sentences(string, language: value = '', country: value = '')", py.sentences, "VARCHAR[][]",
+        "call({string}, {language}, {country})",
         "The words of each sentence.",
         "Sentences end at full stops, question and exclamation marks, in all languages.",
     ),

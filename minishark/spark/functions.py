@@ -1,8 +1,15 @@
-"""What `pyspark.sql.functions` is there: `minishark.functions`, and Spark's SQL in `expr`."""
+"""What `pyspark.sql.functions` is there: `minishark.functions`, and what Spark has otherwise."""
 
 from minishark.functions import *  # noqa: F403 - this is a public path of it
 from minishark.functions import __dir__, __getattr__  # noqa: F401 - DuckDB's functions, too
 
-# Its `expr` takes the place of the other.
+# These take the place of others.
 # isort: split
-from minishark.adapters.spark_text import expr  # noqa: F401 - this is its public path
+from minishark.adapters.spark_text import (  # noqa: F401 - this is their public path
+    date_part,
+    datepart,
+    expr,
+    extract,
+    hash,  # noqa: A004 - PySpark's name
+    xxhash64,
+)

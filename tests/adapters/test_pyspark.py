@@ -18,12 +18,15 @@ from minishark.errors import (
     AnalysisException,
     ColumnError,
     DataError,
+    DataValueError,
     MinisharkError,
     OptionError,
     QueryError,
 )
+from minishark.functions.python import hashes
 from minishark.session.session import Session
 from minishark.spark import SparkSession
+from minishark.spark import functions as SF
 from minishark.spark import session as spark_session
 
 
@@ -90,6 +93,53 @@ def test_imports_of_pyspark_sql_are_ported_by_name() -> None:
 def test_text_is_sparks(spark: SparkSession, text: str, rows: list[Any]) -> None:
     """Quotes, functions, escapes, the order of NULLs: as Spark reads them."""
     assert rows == [tuple(row) for row in spark.sql(text).collect()]
+
+
+def test_division_by_zero_is_an_error_unless_a_setting_says_null(spark: SparkSession) -> None:
+    """In text and between Columns; what is not zero is divided either way."""
+    frame = spark.createDataFrame([(6, 0), (6, 4)], ["a", "b"])
+    for asked in (lambda: frame.select(F.col("a") / F.col("b")), lambda: spark.sql("SELECT 7 % 0")):
+        with pytest.raises(DataValueError, match=r"Division by zero\. Write try_divide"):
+            asked().collect()
+    spark.sql("SET spark.sql.ansi.enabled = false")
+    try:
+        assert [(None,), (1.5,)] == [tuple(r) for r in frame.selectExpr("a / b").collect()]
+        assert [("spark.sql.ansi.enabled", "false")] == [
+            tuple(row) for row in spark.sql("SET spark.sql.ansi.enabled").collect()
+        ]
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+    with pytest.raises(DataValueError, match="Division by zero"):
+        spark.sql("SELECT 1 / 0").collect()
+
+
+def test_functions_of_several_aggregates_have_windows_in_text(spark: SparkSession) -> None:
+    """FILTER and OVER apply to each aggregate that a function is made of."""
+    rows = "VALUES ('a', 1, 2), ('a', 2, 4), ('b', 1, 1) AS t(k, x, y)"
+    text = f"SELECT k, corr(x, y) FILTER (WHERE k = 'a') OVER (PARTITION BY k) AS c FROM {rows}"
+    assert [("a", 1.0), ("a", 1.0), ("b", None)] == [
+        (row.k, row.c and round(row.c, 9)) for row in spark.sql(f"{text} ORDER BY k").collect()
+    ]
+    text = "SELECT x FROM VALUES (1), (NULL), (2) t(x) ORDER BY x DESC NULLS FIRST LIMIT 2"
+    assert [None, 2] == [row.x for row in spark.sql(text).collect()]
+
+
+def test_what_has_no_translation_is_told(spark: SparkSession) -> None:
+    """Instead of being left out."""
+    with pytest.raises(MinisharkError, match="array_sort\\(\\) takes no comparator"):
+        spark.sql("SELECT array_sort(array(1), (a, b) -> b - a)")
+    with pytest.raises(QueryError, match="takes its columns' names in LATERAL VIEW"):
+        spark.sql("SELECT inline(array(struct(1, 2))) AS (a, b)")
+
+
+def test_hashes_are_sparks(spark: SparkSession) -> None:
+    """Also of more bytes than xxHash takes at once: its specification's example."""
+    text = "Nobody inspects the spammish repetition"
+    assert hashes.xxhash64(text, "VARCHAR", 0) == 0xFBCEA83C8A378BF1 - (1 << 64)
+    frame = spark.createDataFrame([("ABC", "DEF")], ["c1", "c2"])  # as in PySpark's documentation
+    made = frame.select(SF.hash("c1", "c2"), SF.xxhash64("c1", frame.c2))
+    assert (599895104, 3233247871021311208) == tuple(made.first())
+    assert made.columns == ["hash(c1, c2)", "xxhash64(c1, c2)"]
 
 
 def test_texts_of_verbs_are_sparks(spark: SparkSession) -> None:
@@ -207,6 +257,22 @@ def test_types_of_rows_are_inferred_as_by_spark(spark: SparkSession) -> None:
             spark.createDataFrame([(value,)], ["n"])
     alone = spark.createDataFrame([1, 2], types.IntegerType())
     assert ([("value", "int")], [(1,), (2,)]) == (alone.dtypes, [tuple(r) for r in alone.collect()])
+
+
+def test_columns_that_are_left_out_sort_rows(spark: SparkSession) -> None:
+    """And of two columns of a name, drop() drops both; pivots have NULL where no rows are."""
+    frame = spark.createDataFrame([("a", 2, "x"), ("b", 1, "y")], ["s", "n", "k"])
+    assert ["b", "a"] == [row.s for row in frame.select("s").orderBy("n").collect()]
+    with pytest.raises(ColumnError, match="There is no column 'nowhere'"):
+        frame.select("s").orderBy("nowhere")
+    other = spark.createDataFrame([("a", 1)], ["s", "m"])
+    assert ["n", "k", "m"] == frame.join(other, frame.s == other.s).drop("s").columns
+    assert [("a", 1, None), ("b", None, 1)] == [
+        tuple(row) for row in frame.groupBy("s").pivot("k").count().orderBy("s").collect()
+    ]
+    for mistake in (True, 1.5, None):
+        with pytest.raises(OptionError, match=f"names, Columns and positions, not {mistake}"):
+            frame.orderBy(mistake)
 
 
 def test_names_that_are_not_there_are_ignored_where_spark_does(spark: SparkSession) -> None:

@@ -28,11 +28,6 @@ DIFFERENT = {
         "SELECT 1.0 / 3",
         "SELECT typeof(a + b)",
     ),
-    "silently: hashes are DuckDB's": (
-        "people.select(F.hash(",
-        "SELECT hash(1)",
-        "SELECT xxhash64(1)",
-    ),
     "silently: a date plus an interval of Columns is a timestamp": (
         'people.select((F.col("hired") + F.expr("INTERVAL 1 DAY"))',
     ),

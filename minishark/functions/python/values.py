@@ -93,7 +93,8 @@ def soundex(text: str) -> str:
     return code_word[:4].ljust(4, "0")
 
 
-def sentences(text: str) -> list[list[str]]:
+def sentences(text: str, language: str, country: str) -> list[list[str]]:
+    del language, country  # sentences end alike in all that are tried
     listed = [re.findall(r"[\w'-]+", part) for part in re.split(r"(?<=[.!?])\s+", text)]
     return [words for words in listed if words]
 
@@ -189,6 +190,8 @@ def try_to_number(text: str, pattern: str) -> str | None:
     allowed = re.sub(r"[^#.DG,$SMI]", "", shape).replace("D", ".").replace("G", ",")
     whole, _, fraction = allowed.partition(".")
     mine, _, rest = digits.partition(".")
+    if ("$" in shape) != ("$" in plain):
+        return None
     if not digits or len(mine) > whole.count("#") or len(rest) > fraction.count("#"):
         return None
     return f"{'-' if is_negative else ''}{digits}"

@@ -39,7 +39,7 @@ OTHER = (
     # Errors
     T(
         "assert_true(col, errMsg: value = 'assert_true: the condition is not true.')",
-        "CASE WHEN {col} THEN NULL ELSE error({errMsg}) END",
+        "CASE WHEN {col} THEN NULL ELSE error({errMsg}::VARCHAR) END",
         "NULL where a condition is true; an error elsewhere.",
     ),
     T("raise_error(errMsg: value)", "error({errMsg})", "Always an error.", kind=Kind.FREE),

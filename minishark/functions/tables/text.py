@@ -52,8 +52,8 @@ TEXT = (
         _RE2,
     ),
     T(
-        "regexp_instr(str, regexp)",
-        "CASE WHEN regexp_matches({str}, {regexp})"
+        "regexp_instr(str, regexp, idx=0)",  # which group is meant has no effect in Spark either
+        "CASE WHEN {idx} IS NULL THEN NULL WHEN regexp_matches({str}, {regexp})"
         " THEN length(regexp_extract({str}, '(?s)^(.*?)(?:' || {regexp} || ')', 1)) + 1"
         " WHEN {str} IS NOT NULL AND {regexp} IS NOT NULL THEN 0 END",
         "The position of the first match, from 1; 0 if there is none.",
