@@ -11,9 +11,10 @@ statement, without those of executors, which run in other threads or processes.
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from inspect import CO_GENERATOR
 from pathlib import Path
 from types import FrameType
@@ -75,9 +76,9 @@ def climbs(caller: str, called: str) -> bool:
     return called in LAYERS and caller in LAYERS and LAYERS.index(called) > LAYERS.index(caller)
 
 
-def main() -> None:
+def measured() -> Iterator[tuple[str, Counter[tuple[str, str, str]]]]:
+    """The crossings of some statements, each of which has run once before."""
     rows = pa.table({"k": [1, 2, 3]})
-    details = "-v" in sys.argv[1:]
     numbers = pa.array(range(_LARGE))
     with minishark.connect(in_process=True) as session:
         session.create_table("large", pa.table({"k": numbers, "v": numbers}))
@@ -91,16 +92,22 @@ def main() -> None:
         }
         for name, run in runs.items():
             run()  # what is done once only is not counted
-            calls = crossings(run)
-            up = {key: count for key, count in calls.items() if climbs(*key[:2])}
-            words = sum(count for key, count in calls.items() if key[1] in _VOCABULARY)
-            print(
-                f"{name}: {calls.total()} crossings, {sum(up.values())} of them up, "
-                f"{words} into vocabulary"
-            )
-            for key, count in sorted((up if not details else calls).items(), key=lambda i: -i[1]):
-                print(f"  {count:4} {' -> '.join(key)}")
+            yield name, crossings(run)
+
+
+def main() -> None:
+    details = "-v" in sys.argv[1:]
+    for name, calls in measured():
+        up = {key: count for key, count in calls.items() if climbs(*key[:2])}
+        words = sum(count for key, count in calls.items() if key[1] in _VOCABULARY)
+        print(
+            f"{name}: {calls.total()} crossings, {sum(up.values())} of them up, "
+            f"{words} into vocabulary"
+        )
+        for key, count in sorted((up if not details else calls).items(), key=lambda i: -i[1]):
+            print(f"  {count:4} {' -> '.join(key)}")
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the reader may be `head`
     main()

@@ -14,8 +14,9 @@ import math
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 from machine_kit.addresses import Address, address, endpoint_of, name_of
 from machine_kit.machine import Envelope, Machine, Message, Tap, Tick
@@ -30,6 +31,25 @@ _SLACK_FROM_S = 0.1
 @lru_cache(_ADDRESSES_MAX)
 def _split(to: Address) -> tuple[str, str]:
     return endpoint_of(to), name_of(to)
+
+
+CALLER = "caller"  # the name under which a `Caller` is hosted
+
+
+class Call(Message, frozen=True):
+    """Call this on the loop's thread; it never leaves the process."""
+
+    callback: Callable[[], object]
+
+
+class Caller(Machine[Call]):
+    """Calls what it is sent: for those who live on the loop's thread and are no machines."""
+
+    inputs: ClassVar[Any] = Call
+
+    def on_message(self, msg: Call, now: float) -> list[Envelope]:
+        msg.callback()
+        return []
 
 
 class LocalDriver:
@@ -77,6 +97,10 @@ class LocalDriver:
             return
         self._posted.append(envelope)
         self._signal()
+
+    def call(self, callback: Callable[[], object], delay_s: float = 0.0) -> None:
+        """Call back on the loop's thread, after a delay; a `Caller` is hosted. Thread-safe."""
+        self.after(delay_s, self.address(CALLER), Call(callback))
 
     def stop(self) -> None:
         """Make `run` return soon. Thread-safe, also in signal handlers."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.rooms import measured
 from tests.test_architecture import (
     CANARY_LAYERS,
     CONTRIBUTING,
@@ -27,6 +28,8 @@ from tests.test_architecture import (
 )
 
 __all__ = ["trees"]
+
+_CROSSINGS_BELOW = 120
 
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 # Paths in the text stand below one of these.
@@ -149,6 +152,14 @@ def test_the_numbers_hold() -> None:
     assert f"more than {POSITIONAL_FIELDS_MAX} fields" in text
     width = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["line-length"]
     assert f"Lines have at most {width} columns" in text
+
+
+@pytest.mark.slow
+def test_updates_cross_few_rooms() -> None:
+    """An UPDATE, also of a large table, crosses from room to room fewer than 120 times."""
+    counts = {name: calls.total() for name, calls in measured() if "UPDATE" in name}
+    assert 2 == len(counts)
+    assert [] == [name for name, count in counts.items() if count >= _CROSSINGS_BELOW]
 
 
 def _row(change: str) -> list[str]:

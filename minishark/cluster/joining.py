@@ -15,7 +15,7 @@ from machine_kit.keys import Keys
 from minishark.cluster.attributes import store_of
 from minishark.cluster.backend import Placement
 from minishark.cluster.connections import Connections, NoAnswerError
-from minishark.cluster.endpoints import own_endpoint
+from minishark.cluster.endpoints import own_endpoint, service_address
 from minishark.cluster.folders import SESSION_PREFIX
 from minishark.cluster.keys import load_keys
 from minishark.cluster.local import RECOVERY_S
@@ -126,9 +126,13 @@ def on_live_nodes(placement: Placement, nodes: Sequence[NodeStatus]) -> Placemen
 
 @contextlib.contextmanager
 def peer_session(
-    service: str, keys: Keys | None, complete: Callable[[Sequence[NodeStatus]], bool]
+    address: str,
+    keys_folder: str | Keys | None,
+    complete: Callable[[Sequence[NodeStatus]], bool] = bool,
 ) -> Iterator[tuple[Welcome, Connections, RemoteCluster]]:
     """A short connection to a cluster, to inspect it; see `open_schedulers`."""
+    keys = load_keys(keys_folder)
+    service = service_address(address, keys)
     with contextlib.ExitStack() as stack:
         connections = Connections(keys)
         stack.callback(connections.close)

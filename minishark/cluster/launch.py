@@ -341,7 +341,7 @@ def _await_nodes(nodes: Sequence[NodeProcess], options: StartOptions) -> None:
         counts = {node.name: len(node.executors) for node in statuses}
         return all(counts.get(node.name) == options.executors_per_node for node in nodes)
 
-    with peer_session(nodes[0].service, load_keys(options.keys), complete):
+    with peer_session(nodes[0].service, options.keys, complete):
         pass
 
 

@@ -16,12 +16,11 @@ from msgspec import structs
 from minishark.cluster import wire
 from minishark.cluster.attributes import store_of
 from minishark.cluster.connections import NoAnswerError
-from minishark.cluster.endpoints import service_address
 from minishark.cluster.jobs.client import JobsClient
 from minishark.cluster.jobs.members import may_hold
 from minishark.cluster.jobs.watching import JobsSeen
 from minishark.cluster.joining import peer_session
-from minishark.cluster.keys import Keys, load_keys
+from minishark.cluster.keys import Keys
 from minishark.cluster.status import NOWHERE, node_changes, node_reports, node_usages
 from minishark.errors import ClusterError
 from minishark.model.events import kinds
@@ -82,11 +81,9 @@ class ClusterEvents:
         Raises:
             ClusterError: it does not answer, or has another version.
         """
-        keys = load_keys(keys_folder)
-        service = service_address(address, keys)
         with contextlib.ExitStack() as undo:
             welcome, self._connections, self._sparrow = undo.enter_context(
-                peer_session(service, keys, bool)
+                peer_session(address, keys_folder)
             )
             self.name = welcome.cluster
             self._close = undo.pop_all().close

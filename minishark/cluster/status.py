@@ -12,9 +12,8 @@ from msgspec import structs
 from machine_kit.keys import Keys
 from minishark.cluster.attributes import store_of
 from minishark.cluster.connections import Connections
-from minishark.cluster.endpoints import service_address, this_host
+from minishark.cluster.endpoints import this_host
 from minishark.cluster.joining import peer_session
-from minishark.cluster.keys import load_keys
 from minishark.cluster.machine import memory_of
 from minishark.cluster.wire import Done, DrainNode, GetUsage, Usage
 from minishark.errors import ClusterError
@@ -131,9 +130,7 @@ class Survey(msgspec.Struct, frozen=True):
 
 
 def survey(address: str, keys_folder: str | Keys | None) -> Survey:
-    keys = load_keys(keys_folder)
-    service = service_address(address, keys)
-    with peer_session(service, keys, lambda _: True) as (welcome, connections, sparrow):
+    with peer_session(address, keys_folder, lambda _: True) as (welcome, connections, sparrow):
         deadline = time.monotonic() + _SCHEDULERS_S
         while None in sparrow.schedulers().values() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -150,9 +147,7 @@ def drain_node(address: str, keys_folder: str | Keys | None, name: str, wait_s: 
     Raises:
         ClusterError: there is no such node, or it does not answer.
     """
-    keys = load_keys(keys_folder)
-    service = service_address(address, keys)
-    with peer_session(service, keys, bool) as (_, connections, sparrow):
+    with peer_session(address, keys_folder) as (_, connections, sparrow):
         statuses = {status.name: status for status in sparrow.nodes()}
         store = store_of(statuses[name]) if name in statuses else None
         if store is None:

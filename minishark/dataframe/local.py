@@ -97,9 +97,9 @@ def _declared(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         try:
             connection.execute(f"CREATE TEMP TABLE declared ({text})")
         except duckdb.Error as error:
-            what, _, _ = str(error).partition("\n\nLINE ")
+            message, _, _ = str(error).partition("\n\nLINE ")
             raise DataError(
-                f"The schema {text!r} is not understood: {what}\nWrite names and types, such as "
+                f"The schema {text!r} is not understood: {message}\nWrite names and types, such as "
                 '"id BIGINT, name VARCHAR".'
             ) from error
         relation = connection.table("declared")

@@ -125,12 +125,12 @@ def _close(expected: Floats, actual: Floats) -> bool:
     )
 
 
-def _examples(what: str, rows: list[Row]) -> list[str]:
+def _examples(which: str, rows: list[Row]) -> list[str]:
     if not rows:
         return []
     shown = ", ".join(_shown(row) for row in rows[:_SHOWN])
     more = ", ..." if len(rows) > _SHOWN else ""
-    return [f"{len(rows)} rows are {what}: {shown}{more}"]
+    return [f"{len(rows)} rows are {which}: {shown}{more}"]
 
 
 # A row is split into a hashable key, in which a marker replaces each finite float, and these

@@ -308,28 +308,28 @@ class _Digester:
 
     # All else
 
-    def _global(self, value: Any, name: str, what: str) -> None:
+    def _global(self, value: Any, name: str, shown: str) -> None:
         """Add what is pickled as the name of a global, such as a function with a cache."""
         if (wrapped := getattr(value, "__wrapped__", None)) is not None:
-            self._put("wrapped", what.encode())
+            self._put("wrapped", shown.encode())
             self.add(wrapped)
             return
         module = getattr(value, "__module__", None)
         if not isinstance(module, str) or _package(module) is None:
-            raise NoDigestError(f"{what} has no digest")
+            raise NoDigestError(f"{shown} has no digest")
         self._put("named", f"{module}.{name}".encode())
         self._module(module, name)
 
     def _instance(self, value: Any) -> None:
         """Add an instance by what it is pickled as."""
-        what = f"a {type(value).__module__}.{type(value).__qualname__}"
+        shown = f"a {type(value).__module__}.{type(value).__qualname__}"
         reduce = copyreg.dispatch_table.get(type(value))
         try:
             reduced = value.__reduce_ex__(4) if reduce is None else reduce(value)
         except Exception as error:
-            raise NoDigestError(f"{what} has no digest ({error})") from error
+            raise NoDigestError(f"{shown} has no digest ({error})") from error
         if isinstance(reduced, str):
-            self._global(value, reduced, what)
+            self._global(value, reduced, shown)
             return
         self._put("instance")
         self.add(type(value))

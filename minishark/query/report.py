@@ -200,7 +200,7 @@ def _tasks(stage: StageRecord) -> str:
         "skipped": stage.skipped_tasks,
         "recomputed": stage.remade_tasks,
     }
-    said = ", ".join(f"{count} {what}" for what, count in notes.items() if count)
+    said = ", ".join(f"{count} {note}" for note, count in notes.items() if count)
     return f"{stage.tasks} ({said})" if said else str(stage.tasks)
 
 

@@ -666,11 +666,11 @@ class _Query(Generic[Result]):
         )
         if self._question is None:
             return None
-        found = answered(engine.reuse, self._question, self.observer.number)
-        if found is None:
+        kept = answered(engine.reuse, self._question, self.observer.number)
+        if kept is None:
             return None
         self._planned_s = time.perf_counter()
-        rows, event = found
+        rows, event = kept
         self.observer.reused(event)
         return sink.accept(rows), self._ended(())
 

@@ -159,13 +159,13 @@ def job_in(cluster: Cluster, name: str) -> Job:
     return Job(name, cluster.jobs().find(name).terms.uid, cluster)
 
 
-def terms_of(name: str, what: str, given: Mapping[str, Any]) -> JobTerms:
+def terms_of(name: str, program: str, given: Mapping[str, Any]) -> JobTerms:
     """The terms of a new job.
 
     Raises:
         OptionError: one is of the wrong type.
     """
-    shown = what if len(what) <= _WHAT_CHARS else f"{what[:_WHAT_CHARS]}…"
+    shown = program if len(program) <= _WHAT_CHARS else f"{program[:_WHAT_CHARS]}…"
     terms = structs.replace(new_terms(name, " ".join(shown.split())), **given)
     try:
         return msgspec.convert(msgspec.to_builtins(terms), JobTerms)

@@ -113,8 +113,8 @@ class Statements:
             advice = missing_table_advice(str(error), runtime.table_names)
             if not advice:
                 raise
-            what, place, excerpt = str(error).partition("\n\nLINE ")
-            raise CatalogError(f"{what}{advice}{place}{excerpt}") from error
+            first_line, place, excerpt = str(error).partition("\n\nLINE ")
+            raise CatalogError(f"{first_line}{advice}{place}{excerpt}") from error
         if isinstance(answered, pa.Table):
             return local_frame(runtime, answered)
         statement, sql = answered, answered.sql

@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -190,15 +191,8 @@ class Watcher:
                 program=number,
                 name=run.name,
                 state=_state(run),
-                stage=progress.stage,
-                iterations=progress.iterations,
-                tasks=progress.tasks,
-                workers=progress.workers,
-                snapshot=progress.snapshot,
-                migrations=progress.migrations,
-                rollbacks=progress.rollbacks,
-                elapsed_s=progress.elapsed_s,
                 error="" if error is None else kinds.message(error),
+                **asdict(progress),
             )
             before = self._programs.get(number)
             if before is None or before.state == "running":

@@ -316,15 +316,15 @@ class Changes:
             only_deletes = isinstance(change, Delete) and not change.returning
             if concerned is None:
                 may_mark = is_patch and not is_last
-                found = self._marked(sql, change, table, target) if may_mark else None
-                if found is None:
+                patch = self._marked(sql, change, table, target) if may_mark else None
+                if patch is None:
                     patched = target if is_patch else None
-                    found = self._patch(sql, change, table, patched, is_last=is_last)
-                if isinstance(found, Stored):
-                    return self._in_tasks(sql, change, table, found)
+                    patch = self._patch(sql, change, table, patched, is_last=is_last)
+                if isinstance(patch, Stored):
+                    return self._in_tasks(sql, change, table, patch)
                 if only_deletes:
-                    return _deleted(table, found)
-                concerned = self._found(sql, change, table, found)
+                    return _deleted(table, patch)
+                concerned = self._found(sql, change, table, patch)
             elif only_deletes:
                 return _deleted(table, as_numbers(concerned.column(concerned.num_columns - 1)))
         keys = () if is_patch else table.shell.keys
@@ -420,8 +420,8 @@ class Changes:
         with table.numbered(is_alone=not change.may_read) as rows:
             query, columns = self._patch_query(change, table, target, rows)
             if target is None:
-                found = self.run(query, CollectRows(), catalog=rows.catalog, told=sql)
-                return as_numbers(found.column(0))
+                numbers = self.run(query, CollectRows(), catalog=rows.catalog, told=sql)
+                return as_numbers(numbers.column(0))
             # Numbers are enough to delete rows.
             many = 0 if is_last and not isinstance(change, Delete) else table.many
             try:

@@ -443,14 +443,14 @@ class DeltaWriter:
                 yield index, rows.take(np.flatnonzero(numbers == index))
             return
         last = len(table.partitions) - 1
-        mean = table.rows / len(table.partitions)
         if len(rows) >= 2 * NEW_PARTITION_ROWS:
             size = max(NEW_PARTITION_ROWS, -(-len(rows) // _NEW_PARTITIONS_MAX))
             for i, start in enumerate(range(0, len(rows), size), 1):
                 yield last + i, rows.slice(start, size)
             return
-        full = table.partitions[last].rows >= max(NEW_PARTITION_ROWS, 2 * mean)
-        yield last + full, rows
+        there = table.partitions[last].rows
+        is_full = there >= NEW_PARTITION_ROWS and there >= 2 * table.rows / len(table.partitions)
+        yield last + is_full, rows
 
     def with_partitions(self, table: Table, added: Table) -> Table:
         """The next version of a table, with the rows of another one in its folder.

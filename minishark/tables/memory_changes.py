@@ -80,8 +80,8 @@ class MemoryTable(ChangedTable[Table]):
         return deltas.rows_within(self._table, predicates, _FEW_ROWS) if predicates else None
 
     def _predicates(self, search: Callable[[str], str]) -> Sequence[Predicate]:
-        planning, name = self._context.planning, self._table.name
-        return predicates_of(planning.plan(planning.bind(search(quote(name)))), name)
+        name = self._table.name
+        return predicates_of(self._context.planning.plan_of(search(quote(name))), name)
 
     def rows_at(self, numbers: NDArray[Any]) -> pa.Table | None:
         if self._context.on_hosts():

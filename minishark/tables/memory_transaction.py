@@ -238,9 +238,9 @@ class MemoryTransaction:
         tables.sweep()
 
 
-def _conflict(what: str) -> ConflictError:
+def _conflict(name: str) -> ConflictError:
     return ConflictError(
-        f"{what} was changed by another session since the transaction began: nothing is committed. "
+        f"{name} was changed by another session since the transaction began: nothing is committed. "
         "Run the transaction again."
     )
 

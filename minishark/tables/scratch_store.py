@@ -142,9 +142,9 @@ class ScratchTables(TableStore):
             return context.scratch.run(sql, comments=comments, rows=rows)
 
 
-def _explained(context: StoreContext, statement: Explained, what: str) -> str:
+def _explained(context: StoreContext, statement: Explained, title: str) -> str:
     context.scratch.explain(statement.sql, analyze=False)  # raises what is wrong with it
-    return f"Concerns {what}. The session's own DuckDB runs it."
+    return f"Concerns {title}. The session's own DuckDB runs it."
 
 
 def of_catalog(context: StoreContext, statement: Write | Comment) -> tuple[str, pa.Table]:

@@ -476,6 +476,8 @@ class Tables:
 
         They may have come back since, but what a change of it has stored there may be gone.
         """
+        if not self._emptied:
+            return ()
         emptied = self._emptied.get(old.folder, {})
         return [node for node, version in emptied.items() if version == old.version]
 
@@ -495,6 +497,8 @@ class Tables:
 
     def retire(self, files: Mapping[str, Sequence[str]]) -> None:
         """Files that no version has any more, with their locations, are deleted some time."""
+        if not files:
+            return
         readers = self.cluster.open_folders
         for file, nodes in files.items():
             if self.shared is not None and not self.shared.may_retire(file):

@@ -22,7 +22,7 @@ from sparrow_core.policy.early_binding import (
     RandomPlacement,
 )
 from sparrow_core.policy.late_binding import LateBinding
-from sparrow_core.policy.placer import PlacedJob, Placement, Placer, Watcher
+from sparrow_core.policy.placer import HOOKS, PlacedJob, Placement, Placer, Watcher
 from sparrow_core.policy.round_robin import RoundRobinPlacement
 from sparrow_core.protocol.errors import InvalidJob
 from sparrow_core.protocol.types import TaskSpec
@@ -105,7 +105,7 @@ class Placements:
                 text = f"this scheduler's configuration does not list the placement {name!r}"
                 raise InvalidJob(text)
             placement = self._made[name] = make_placement(name)
-            if _overrides(placement, *_HOOKS):
+            if _overrides(placement, *HOOKS):
                 self.watching.append(placement)
             if _overrides(placement, "notes"):
                 self.noting[name] = placement
@@ -114,9 +114,6 @@ class Placements:
     def __iter__(self) -> Iterator[Placement]:
         """Those that are told what the scheduler sees."""
         return iter(self.watching)
-
-
-_HOOKS = tuple(name for name in vars(Watcher) if name.startswith("on_"))
 
 
 def _overrides(placement: Placement, *methods: str) -> bool:

@@ -98,6 +98,10 @@ class Watcher:
         """What the same placement of another scheduler tells: perhaps late, twice, or never."""
 
 
+HOOKS = tuple(name for name in vars(Watcher) if name.startswith("on_"))
+"""What a scheduler tells placements."""
+
+
 class Placement(Watcher, ABC):
     """A placement policy of one scheduler: makes a placer for each job, and may remember.
 

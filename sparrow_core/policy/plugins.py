@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, ParamSpec, TypeVar
 
-from sparrow_core.policy.placer import PlacedJob, Placement, Placer, Reservations
+from sparrow_core.policy.placer import HOOKS, PlacedJob, Placement, Placer, Reservations
 from sparrow_core.protocol.errors import (
     InvalidJob,
     NoNodes,
@@ -20,7 +20,7 @@ from sparrow_core.protocol.errors import (
     Unsatisfiable,
 )
 from sparrow_core.protocol.ids import JobId, NodeName, TaskId
-from sparrow_core.protocol.types import NodeLevel, TaskSpec
+from sparrow_core.protocol.types import TaskSpec
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,7 +72,10 @@ def _is(product: object, kind: type) -> bool:
 
 
 class FencedPlacement(Placement):
-    """A plug-in's placement. Once it has failed at watching, no job gets a placer from it."""
+    """A plug-in's placement. Once it has failed at watching, no job gets a placer from it.
+
+    Its hooks are made below, one for each that a scheduler calls.
+    """
 
     def __init__(self, name: str, inner: Placement) -> None:
         self._name = name
@@ -95,7 +98,8 @@ class FencedPlacement(Placement):
             raise InvalidJob(text)
         return _FencedPlacer(self._name, job.job_id, placer)
 
-    def _watch(self, method: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    def watch(self, method: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Tell the inner placement something, unless it has failed."""
         if self._failure is not None:
             return
         try:
@@ -103,44 +107,24 @@ class FencedPlacement(Placement):
         except Exception as error:  # noqa: BLE001 - whatever it raises, its jobs are told
             self._failure = f"placement {self._name!r} failed before: {error!r}"
 
-    def on_job(self, job: PlacedJob, now: float) -> None:
-        self._watch(self._inner.on_job, job, now)
-
-    def on_reserved(self, job: PlacedJob, reservations: Reservations, now: float) -> None:
-        self._watch(self._inner.on_reserved, job, reservations, now)
-
-    def on_load(self, node: NodeName, load: int, now: float) -> None:
-        self._watch(self._inner.on_load, node, load, now)
-
-    def on_asked(
-        self, node: NodeName, job: PlacedJob, tasks: Sequence[TaskSpec], now: float
-    ) -> None:
-        self._watch(self._inner.on_asked, node, job, tasks, now)
-
-    def on_finished(self, node: NodeName, job: PlacedJob, took_s: float, now: float) -> None:
-        self._watch(self._inner.on_finished, node, job, took_s, now)
-
-    def on_heartbeat(
-        self, node: NodeName, load: int, running: Mapping[JobId, float], now: float
-    ) -> None:
-        self._watch(self._inner.on_heartbeat, node, load, running, now)
-
-    def on_node_lost(self, node: NodeName, now: float) -> None:
-        self._watch(self._inner.on_node_lost, node, now)
-
-    def on_level(self, node: NodeName, level: NodeLevel, now: float) -> None:
-        self._watch(self._inner.on_level, node, level, now)
-
     def notes(self, peers: int, now: float) -> bytes:
         notes: list[bytes] = []
-        self._watch(lambda: notes.append(self._inner.notes(peers, now)))
+        self.watch(lambda: notes.append(self._inner.notes(peers, now)))
         if notes and not _is(notes[0], bytes):
             self._failure = f"placement {self._name!r} made notes that are no bytes"
             return b""
         return notes[0] if notes else b""
 
-    def on_notes(self, notes: bytes, now: float) -> None:
-        self._watch(self._inner.on_notes, notes, now)
+
+def _watching(hook: str) -> Callable[..., None]:
+    def method(fenced: FencedPlacement, *told: Any) -> None:
+        fenced.watch(getattr(fenced.inner, hook), *told)
+
+    return method
+
+
+for _hook in HOOKS:
+    setattr(FencedPlacement, _hook, _watching(_hook))
 
 
 class _FencedPlacer(Placer):

@@ -21,8 +21,8 @@ from types import TracebackType
 from typing import Any, ClassVar, Self, assert_never
 
 from machine_kit.addresses import Address, name_of
-from machine_kit.local_driver import LocalDriver
-from machine_kit.machine import Envelope, Machine, Message, Tick
+from machine_kit.local_driver import CALLER, Caller, LocalDriver
+from machine_kit.machine import Envelope, Machine, Tick
 from machine_kit.peers import Peers
 from machine_kit.ticks import Ticks
 from sparrow_core.machines.client import Client, ClientConfig, job_of
@@ -193,22 +193,6 @@ def _guard(callback: Callable[[], None]) -> None:
         traceback.print_exc()
 
 
-class _Call(Message, frozen=True):
-    """Call this; never leaves the process."""
-
-    callback: Callable[[], None]
-
-
-class _Caller(Machine[_Call]):
-    """Calls functions on the IO thread."""
-
-    inputs: ClassVar[Any] = _Call
-
-    def on_message(self, msg: _Call, now: float) -> list[Envelope]:
-        _guard(msg.callback)
-        return []
-
-
 class Cluster(ABC):
     """What all kinds of cluster share: submission, events, and the IO thread."""
 
@@ -234,7 +218,7 @@ class Cluster(ABC):
         client = Client(self._client, driver.address("sink"), schedulers, self._client_config)
         driver.host("client", client)
         driver.host("sink", self._actor)
-        driver.host("caller", _Caller())
+        driver.host(CALLER, Caller())
         self._opened = True
 
     def _run(self) -> None:
@@ -311,7 +295,7 @@ class Cluster(ABC):
         """
         if not self._is_running():
             raise ClusterClosed("the cluster is not running")
-        self._driver.post(self._driver.address("caller"), _Call(callback))
+        self._driver.call(partial(_guard, callback))
 
     def _await(
         self,

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
 
 import msgspec
 import psutil
@@ -23,7 +22,6 @@ import psutil
 from machine_kit.addresses import Address, address, endpoint_of, name_of
 from machine_kit.local_driver import LocalDriver
 from machine_kit.logs import log_tail
-from machine_kit.machine import Envelope, Machine, Message
 from sparrow_core.machines.client import ClientConfig
 from sparrow_core.machines.node_monitor import NodeMonitor
 from sparrow_core.protocol.errors import ClusterClosed, ClusterStartError, SparrowError
@@ -44,25 +42,6 @@ _END_S = 1.0
 RECOVERY_S = ClientConfig().recovery_s
 _SILENCE_MIN_S = 1.0  # long, because the death of a child process is seen at once
 _LOG_TAIL_CHARS = 4000
-
-
-class _Respawn(Message, frozen=True):
-    """A timer: restart this node."""
-
-    node: NodeName
-
-
-class _Starter(Machine[_Respawn]):
-    """Restarts nodes on the IO thread, when their backoff is over."""
-
-    inputs: ClassVar[Any] = _Respawn
-
-    def __init__(self, start: Callable[[NodeName], None]) -> None:
-        self._start = start
-
-    def on_message(self, msg: _Respawn, now: float) -> list[Envelope]:
-        self._start(msg.node)
-        return []
 
 
 class _OwnCluster(Cluster):
@@ -183,7 +162,6 @@ class LocalCluster(_OwnCluster):
         try:
             self._open(ZmqDriver(self._endpoint("client")), self._schedulers)
             atexit.register(self.close)
-            self._driver.host("starter", _Starter(self._restart))
             if len(self._configs) > 1:  # else the node imports what its executors need
                 self._template = Template.held(self._modules())
             for config in self._configs:
@@ -329,7 +307,7 @@ class LocalCluster(_OwnCluster):
         if delay_s is None:
             self._given_up[name] = None
         else:
-            self._driver.after(delay_s, self._driver.address("starter"), _Respawn(name))
+            self._driver.call(partial(self._restart, name), delay_s)
         self._tell_of_death(name, returns=delay_s is not None)
 
     def _tell_of_death(self, name: NodeName, *, returns: bool) -> None:

@@ -195,9 +195,12 @@ def test_a_query_reads_what_another_session_drops(one: Session, other: Session) 
     """Files of a table stay as long as a session reads them, then they go from all nodes."""
     one.sql("CREATE TABLE shared.d AS FROM range(50000) AS r(i)")
     other.sql("FROM shared.d").collect()
+    named = one.sql("SELECT d.i FROM shared.d")
     reader = iter(one.sql("SELECT i FROM shared.d").to_batches())
     first = next(reader)
     other.sql("DROP TABLE shared.d")
+    with pytest.raises(QueryError, match=r"There is no table shared\.d any more\.$"):
+        named.collect()
     rest = sum(batch.num_rows for batch in reader)
     assert 50_000 == first.num_rows + rest
 

@@ -6,11 +6,9 @@ import contextlib
 from collections.abc import Iterator
 
 from machine_kit.keys import Keys
-from minishark.cluster.endpoints import service_address
 from minishark.cluster.jobs.client import JobsClient
 from minishark.cluster.jobs.members import may_hold
 from minishark.cluster.joining import peer_session
-from minishark.cluster.keys import load_keys
 
 
 @contextlib.contextmanager
@@ -20,6 +18,5 @@ def jobs_of(address: str, keys_folder: str | Keys | None) -> Iterator[JobsClient
     Raises:
         ClusterError: it does not answer.
     """
-    keys = load_keys(keys_folder)
-    with peer_session(service_address(address, keys), keys, bool) as (_, connections, sparrow):
+    with peer_session(address, keys_folder) as (_, connections, sparrow):
         yield JobsClient(connections, lambda: may_hold(sparrow.nodes()))

@@ -6,11 +6,9 @@ import secrets
 from dataclasses import dataclass
 
 from machine_kit.keys import Keys
-from minishark.cluster.endpoints import service_address
 from minishark.cluster.jobs.client import JobsClient
 from minishark.cluster.jobs.members import may_hold
 from minishark.cluster.joining import peer_session
-from minishark.cluster.keys import load_keys
 from minishark.cluster.shared.client import SharedTablesClient
 from minishark.cluster.shared.records import SharedTable
 
@@ -29,8 +27,7 @@ def tables_of(address: str, keys_folder: str | Keys | None) -> list[ListedTable]
     Raises:
         ClusterError: it does not answer.
     """
-    keys = load_keys(keys_folder)
-    with peer_session(service_address(address, keys), keys, bool) as (_, connections, sparrow):
+    with peer_session(address, keys_folder) as (_, connections, sparrow):
         jobs = JobsClient(connections, lambda: may_hold(sparrow.nodes()))
         client = SharedTablesClient(
             session=f"visit-{secrets.token_hex(4)}", connections=connections, jobs=jobs

@@ -34,6 +34,7 @@ NO_SHARED = (
     "A session's own cluster ends with it, and so do its tables: start a cluster (`minishark "
     "cluster start`), connect to it, and create shared tables there."
 )
+_SHARED_GONE = re.compile(r'Table with name "?(shared\.[^"\s]+)"? does not exist')
 HEADER = (
     "If the first line of the CSV file has their names, pass header=True to read.csv(); else name "
     'them by .to_df("a", "b" ...).'
@@ -49,6 +50,8 @@ def advised(message: str) -> str:
     message = _SUGGESTED.sub(_without_internal, _LIST.sub(_shortened, message))
     message = re.sub(r"\n{3,}", "\n\n", message)
     what, place, excerpt = message.partition(_PLACE)
+    if gone := _SHARED_GONE.search(what):  # found before; the excerpt has what stood for it
+        return f"Catalog Error: There is no table {gone[1]} any more."
     for pattern, advice in _ADVICE:
         match = pattern.search(what)
         text = advice(match, excerpt) if match else ""

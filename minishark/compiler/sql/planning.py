@@ -802,6 +802,10 @@ class PlanningDatabase:
                     _remember(self._remembered.plans, key, plan)
             return plan
 
+    def plan_of(self, sql: str) -> LogicalPlan:
+        """The plan of a query, for what it says of the tables that it reads."""
+        return self.plan(self.bind(sql))
+
     def _plan(self, bound: BoundStatement) -> LogicalPlan:
         if self._tries_python(bound.sql):
             return self.whole(bound, "TRY of a Python function has no distributed form")

@@ -214,12 +214,12 @@ class Board:
         now = [
             (f"{session}-{task.query}" if task.query else "", task.what) for session, task in tasks
         ]
-        now += [(key, what) for _, _, ended, key, what in self.stream if ended > since]
-        return list(dict.fromkeys(self._called(key, what) for key, what in now))
+        now += [(key, label) for _, _, ended, key, label in self.stream if ended > since]
+        return list(dict.fromkeys(self._called(key, label) for key, label in now))
 
-    def _called(self, key: str, what: str) -> str:
+    def _called(self, key: str, label: str) -> str:
         """A query by its number, anything else by its name."""
-        return f"query {self.queries[key].number}" if key in self.queries else what
+        return f"query {self.queries[key].number}" if key in self.queries else label
 
     # Events
 
@@ -357,9 +357,9 @@ class Board:
         self.waits.append((task.node, task.queue_s, task.local))
         self._ran(task.executor, event.at, task.run_s, query.key, f"stage {event.stage}")
 
-    def _ran(self, executor: str, at: float, run_s: float, key: str, what: str) -> None:
+    def _ran(self, executor: str, at: float, run_s: float, key: str, label: str) -> None:
         """Something ran on an executor until `at`."""
-        self.stream.append((executor, at - run_s, at, key, what))
+        self.stream.append((executor, at - run_s, at, key, label))
         bucket = self._second(int(at))
         bucket[0] += 1
         first = max(int(at - run_s), int(at) - SECONDS_MAX)

@@ -63,9 +63,9 @@ def cluster(board: Board) -> dict[str, Any]:
             number[lane],
             (first - since) * 1e4 // 1 / 1e4,
             (last - since) * 1e4 // 1 / 1e4,
-            position[key or what],
+            position[key or label],
         ]
-        for lane, first, last, key, what in recent
+        for lane, first, last, key, label in recent
     ]
     return {
         "nodes": [_node(board, cluster, node) for (cluster, _), node in nodes],

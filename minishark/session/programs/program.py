@@ -55,9 +55,9 @@ class ProgramProgress:
         parts.append(f"{self.workers} workers")
         if self.snapshot is not None:
             parts.append(f"snapshot {self.snapshot:,}")
-        for count, what in ((self.migrations, "migrations"), (self.rollbacks, "rollbacks")):
+        for count, noun in ((self.migrations, "migrations"), (self.rollbacks, "rollbacks")):
             if count:
-                parts.append(f"{count} {what}")
+                parts.append(f"{count} {noun}")
         return " · ".join([*parts, f"{self.elapsed_s:.1f} s"])
 
 

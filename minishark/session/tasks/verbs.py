@@ -246,7 +246,7 @@ def _check_options(fn: Callable[..., Any], kwargs: Iterable[str]) -> None:
         taken = inspect.signature(fn).parameters
     except (TypeError, ValueError):  # of a function in C
         return
-    if any(each.kind is each.VAR_KEYWORD for each in taken.values()):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
         return
     for name in meant:
         if name not in taken:

@@ -340,10 +340,10 @@ class Warehouse(TableStore):
             raise UnsupportedError(_SEVERAL.format(name, open_.name))
         yield open_.change
 
-    def _refuse_in_transaction(self, what: str) -> None:
+    def _refuse_in_transaction(self, statement: str) -> None:
         open_ = self.tables.transaction
         if open_ is not None and open_.refuses:
-            raise UnsupportedError(f"{what} can't be part of a transaction: COMMIT first.")
+            raise UnsupportedError(f"{statement} can't be part of a transaction: COMMIT first.")
 
     # What Python calls
 
@@ -495,6 +495,6 @@ def _mirrored(name: TableName, table: TableVersion) -> list[str]:
     required, comments = table.required, table.comments
     commands = [f"CREATE TABLE {_quoted(name)} ({declared(table.columns, required)})"]
     for column, text in comments.items():
-        what = f"COLUMN {_quoted(name)}.{quote(column)}" if column else f"TABLE {_quoted(name)}"
-        commands.append(f"COMMENT ON {what} IS {quote_text(text)}")
+        place = f"COLUMN {_quoted(name)}.{quote(column)}" if column else f"TABLE {_quoted(name)}"
+        commands.append(f"COMMENT ON {place} IS {quote_text(text)}")
     return commands

@@ -17,12 +17,14 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, assert_never
 
 from machine_kit.addresses import Address, address
 from machine_kit.endpoint import remove_socket
-from machine_kit.machine import Envelope, Machine, Message
+from machine_kit.local_driver import CALLER, Caller
+from machine_kit.machine import Envelope, Machine
 from sparrow_core.machines.node_monitor import NodeMonitor
 from sparrow_core.protocol.errors import RunnerError
 from sparrow_core.protocol.ids import NodeName
@@ -58,20 +60,7 @@ _SLOTS_END_S = 0.4
 _BURY_S = 1.0
 
 
-class _Respawn(Message, frozen=True):
-    """The supervisor's timer: restart executor number `index`."""
-
-    index: int
-
-
-class _Bury(Message, frozen=True):
-    """The supervisor's timer: look whether an executor that was killed has died."""
-
-    index: int
-    pid: int
-
-
-_SupervisorIn = NodeRefused | Drained | KillExecutor | _Respawn | _Bury
+_SupervisorIn = NodeRefused | Drained | KillExecutor
 
 
 class Supervisor(Machine[_SupervisorIn]):
@@ -102,14 +91,10 @@ class Supervisor(Machine[_SupervisorIn]):
             self._spawn(index)
 
     def on_message(self, msg: _SupervisorIn, now: float) -> list[Envelope]:
-        """Restart an executor, or exit: a scheduler refused the node, or it has drained."""
+        """Kill an executor, or exit: a scheduler refused the node, or it has drained."""
         match msg:
-            case _Respawn():
-                self._restart(msg.index)
             case KillExecutor():
                 self._kill(msg)
-            case _Bury():
-                self._bury(msg)
             case NodeRefused() if msg.others:
                 _log(f"{msg.scheduler} refused this node: {msg.message}")
             case NodeRefused():
@@ -155,7 +140,7 @@ class Supervisor(Machine[_SupervisorIn]):
         delay_s = self._respawns[index].died(time.monotonic())
         assert delay_s is not None
         _log(f"{how}; restarting it")
-        self._driver.after(delay_s, self._driver.address("supervisor"), _Respawn(index))
+        self._driver.call(partial(self._restart, index), delay_s)
 
     def _on_death(self, index: int) -> None:
         child = self._children.pop(index)
@@ -177,21 +162,20 @@ class Supervisor(Machine[_SupervisorIn]):
             if address(child.settings.endpoint, child.settings.name) == msg.executor:
                 _log(f"{child.settings.name}: {msg.reason}; killing it")
                 child.send_kill()
-                self._await_death(_Bury(index, child.pid))
+                self._await_death(index, child)
                 return
 
-    def _await_death(self, msg: _Bury) -> None:
-        self._driver.after(_BURY_S, self._driver.address("supervisor"), msg)
+    def _await_death(self, index: int, child: Child) -> None:
+        self._driver.call(partial(self._bury, index, child), _BURY_S)
 
-    def _bury(self, msg: _Bury) -> None:
+    def _bury(self, index: int, child: Child) -> None:
         """Forked copies of an executor keep the pipe open by which its death is seen."""
-        child = self._children.get(msg.index)
-        if child is None or child.pid != msg.pid:
+        if self._children.get(index) is not child:
             return
         if child.exit_status() is None:
-            self._await_death(msg)
+            self._await_death(index, child)
         else:
-            self._on_death(msg.index)
+            self._on_death(index)
 
     def _clear(self, child: Child) -> None:
         child.close()
@@ -270,6 +254,7 @@ def run_node(
     node_monitor = driver.address(f"monitor-{settings.name}")
     supervisor = Supervisor(driver, settings, node_monitor, begun)
     driver.host("supervisor", supervisor)
+    driver.host(CALLER, Caller())
     for name in settings.own_schedulers:
         host_scheduler(driver, name, settings.seed, settings.limits.release)
         schedulers.append(driver.address(name))
