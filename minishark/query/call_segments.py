@@ -97,8 +97,9 @@ class CallSegments:
             self._look()
 
     def _look(self) -> None:
-        for path in self.store().on_disks(self.logs, f"*{CALLS_ENDING}"):
-            self._keep(path)
+        with contextlib.suppress(OSError):  # a node is gone, and its folder while it is listed
+            for path in self.store().on_disks(self.logs, f"*{CALLS_ENDING}"):
+                self._keep(path)
 
     def ended(self, log: str, node: str) -> None:
         """A task has ended, whose log stays on a node."""

@@ -431,7 +431,7 @@ def reuse_text(
         return "\n".join([*before, _calls_text(plan.stages[-1], names, reuse, called)])
     with contextlib.suppress(NoNameError):
         answer = names.answer(plan.stages[-1])
-        answers = reuse.look([answer])
+        answers = _existing(reuse, [answer])
         if answers:
             return f"The answer exists: {_made(answers[answer])}."
     return "\n".join(_stage_text(stage, names, reuse) for stage in plan.stages)
@@ -452,11 +452,18 @@ def _stage_text(stage: Stage, names: OutputNames, reuse: Reuse) -> str:
         wanted = [names.of(stage.index, task) for task in range(stage.tasks)]
     except NoNameError as error:
         return f"Stage {stage.index}: not reused, as {error}"
-    outputs = reuse.look(wanted)
+    outputs = _existing(reuse, wanted)
     if not outputs:
         return f"Stage {stage.index}: no output exists"
     oldest = min(outputs.values(), key=lambda output: output.made_s)
     return f"Stage {stage.index}: {len(outputs)} of {stage.tasks} outputs exist: {_made(oldest)}"
+
+
+def _existing(reuse: Reuse, names: Sequence[str]) -> Mapping[str, KeptOutput]:
+    """Those of outputs that there are, also of other sessions."""
+    outputs = reuse.take(names)
+    reuse.give(outputs)
+    return outputs
 
 
 def _made(output: KeptOutput) -> str:

@@ -76,15 +76,16 @@ def forget(record: ClusterRecord) -> None:
 def test_another_session_finds_what_one_has_computed(
     running: ClusterRecord, file: Path, loaded: bool
 ) -> None:
-    """Over files, and over tables that both have loaded from them."""
+    """Over files, and over tables that both have loaded from them. EXPLAIN tells of it before."""
     table = "t" if loaded else f"'{file}'"
-    found = []
+    found, told = [], list[str]()
     for reuse in ("cluster", "cluster", "off"):
         with connected(running, reuse) as session:
             if loaded:
                 session.read.parquet(str(file)).write.save_as_table("t")
                 session.create_table("u", file, partitions=2)
                 table = "u"
+            told.append(session._runtime.explain(ASKED.replace(" t ", f" {table} "), mode="stages"))
             found.append(
                 [asked(session, sql.replace(" t ", f" {table} ")) for sql in (GROUPS, ASKED)]
             )
@@ -93,6 +94,7 @@ def test_another_session_finds_what_one_has_computed(
     assert [rows for rows, _ in plain] == [rows for rows, _ in first]
     assert [rows for rows, _ in plain] == [rows for rows, _ in second]
     assert [0, 0] == [tasks for _, tasks in second]
+    assert [False, True] == ["exists: " in text or "exist: " in text for text in told[:2]]
 
 
 def test_a_session_that_does_not_begin_leaves_nothing(
