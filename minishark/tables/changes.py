@@ -152,9 +152,10 @@ class Changes:
         with _left_to_duckdb():
             target = _target(table)
             is_patch = self._is_patch(change, table, target)
-            is_last = self._is_last(sql, change, table, is_patch=is_patch)
+            search = queries.search_of(change)
+            is_last = self._is_last(sql, change, search, is_patch=is_patch)
             is_done = isinstance(change, Delete) and not change.returning
-            if not is_last and self._searchable_here(change, table) is not None:
+            if not is_last and self._searchable_here(change, table, search) is not None:
                 return _SEARCHED_HERE if is_done else f"{_SEARCHED_HERE} {_IN_SHELL}"
             marks = self._marks(change, table, target) if is_patch and not is_last else None
             if marks is not None:
@@ -334,8 +335,9 @@ class Changes:
         with _left_to_duckdb():
             target = _target(table)
             is_patch = self._is_patch(change, table, target)
-            is_last = self._is_last(sql, change, table, is_patch=is_patch)
-            concerned = None if is_last else self._found_here(change, table)
+            search = queries.search_of(change)
+            is_last = self._is_last(sql, change, search, is_patch=is_patch)
+            concerned = None if is_last else self._found_here(change, table, search)
             only_deletes = isinstance(change, Delete) and not change.returning
             if concerned is None:
                 may_mark = is_patch and not is_last
@@ -356,9 +358,11 @@ class Changes:
             table, lambda rows: self._in_shell(sql, change, table, shell, rows), concerned
         )
 
-    def _found_here(self, change: Changed, table: ChangedTable[Made]) -> pa.Table | None:
+    def _found_here(
+        self, change: Changed, table: ChangedTable[Made], search: str
+    ) -> pa.Table | None:
         """The rows that a statement may change; None if it is better that tasks look for them."""
-        rows = self._searchable_here(change, table)
+        rows = self._searchable_here(change, table, search)
         if rows is None:
             return None
         is_counted = isinstance(change, Delete) and not change.returning
@@ -369,14 +373,14 @@ class Changes:
             concerned = self.scratch.select(query, rows, stoppable=stoppable)
         return concerned if concerned.num_rows < table.many else None
 
-    def _searchable_here(self, change: Changed, table: ChangedTable[Made]) -> pa.Table | None:
-        if change.may_read or self.planning.calls_python(queries.search_of(change)):
+    def _searchable_here(
+        self, change: Changed, table: ChangedTable[Made], search: str
+    ) -> pa.Table | None:
+        if change.may_read or self.planning.calls_python(search):
             return None
         return table.few_rows(lambda relation: queries.concerned(change, relation, "1"))
 
-    def _is_last(
-        self, sql: str, change: Changed, table: ChangedTable[Made], *, is_patch: bool
-    ) -> bool:
+    def _is_last(self, sql: str, change: Changed, search: str, *, is_patch: bool) -> bool:
         """Whether rows can't be searched again, where others would be found.
 
         Raises:
@@ -388,7 +392,7 @@ class Changes:
                 reason = "It reads its own table, or a view or macro that may."
                 raise NotHereError(reason)
             return True
-        if not self.planning.varies(queries.search_of(change)):
+        if not self.planning.varies(search):
             return False
         if not is_patch or (isinstance(change, Merge) and change.adds):
             reason = (

@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -326,6 +327,32 @@ def test_the_session_beside_it_keeps_duckdbs_meaning() -> None:
         assert beside.catalog.tableExists("t")
         beside.stop()
         assert 2 == native.table("t").count()
+
+
+def _said(session: Session, functions: Any, text: str) -> str:
+    """The first value of an expression in SQL or Python, as the documentation writes it."""
+    people = session.create_dataframe([("a", 30), ("a", None)], "name string, age int")
+    try:
+        is_python = text.startswith("people")
+        names = {"people": people, "F": functions}
+        made = eval(text, names) if is_python else session.sql(f"SELECT {text}")
+        value = made.collect()[0][0] if isinstance(made, minishark.DataFrame) else made
+    except MinisharkError:
+        return "error"
+    return "NULL" if value is None else f"`{value}`"
+
+
+def test_the_documentation_has_what_both_kinds_of_sessions_say() -> None:
+    """Each row of its table is what the native session and Spark's say."""
+    page = (Path(__file__).parents[2] / "docs" / "pyspark.md").read_text()
+    inside = page.partition("<!-- begin doors -->")[2].partition("<!-- end doors -->")[0]
+    rows = [line.strip("| ").split(" | ") for line in inside.split("\n") if line[:3] == "| `"]
+    texts = [text.strip("`") for text, *_ in rows]
+    with minishark.connect(in_process=True, nodes=1, progress=False) as native:
+        beside = spark_session(native)
+        said = [(_said(native, F, text), _said(beside, SF, text)) for text in texts]
+    assert len(rows) > 30
+    assert [tuple(row[1:]) for row in rows] == said
 
 
 def test_a_builder_makes_it() -> None:
