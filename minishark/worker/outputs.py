@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 
 import pyarrow as pa
@@ -27,7 +29,6 @@ INLINE_BYTES_MAX = 1 << 20
 
 _MERGED_SLICE_ROWS = 8_192
 _LARGE_BUFFER_BYTES = 16 << 20
-_PROCESS = secrets.token_hex(4)  # in containers, processes of several hosts have the same numbers
 _attempts = itertools.count()
 
 
@@ -250,7 +251,16 @@ def attempt_name(task: TaskPayload) -> str:
 
     An attempt that was given up may still be running; what it writes must replace nothing.
     """
-    return f"{task.index}-{_PROCESS}-{next(_attempts)}"
+    return f"{task.index}-{_token_of(os.getpid())}-{next(_attempts)}"
+
+
+@lru_cache(1)
+def _token_of(_process: int) -> str:
+    """What tells processes apart: in containers, those of several hosts have the same numbers.
+
+    It is made when it is asked for, as executors are copies of a process that has imported this.
+    """
+    return secrets.token_hex(4)
 
 
 def _checked(task: TaskPayload, stored: StoredFile, outcome: TaskOutcome) -> TaskOutcome:

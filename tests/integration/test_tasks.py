@@ -827,3 +827,19 @@ def test_prints_of_tasks_reach_the_user(
     assert ["called right", "called wrong", "has 3 rows"] == [
         re.sub(r"^\(node-\d-e0(r\d+)?\) ", "", line) for line in told.splitlines()
     ]
+
+
+def test_executors_name_their_attempts_differently(processes: Session) -> None:
+    """Though they are copies of one process: what two attempts write has two names."""
+
+    def name(_: int) -> tuple[int, str]:
+        from minishark.worker.outputs import attempt_name
+        from minishark.worker.protocol import TaskPayload
+
+        time.sleep(0.02)  # so that both executors have some
+        return os.getpid(), attempt_name(TaskPayload(index=0, inputs={}))
+
+    named = list(processes.map(name, range(40)))
+    assert 2 == len({pid for pid, _ in named})
+    assert 2 == len({text.split("-")[1] for _, text in named})
+    assert 40 == len({text for _, text in named})
