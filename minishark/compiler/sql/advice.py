@@ -34,7 +34,7 @@ NO_SHARED = (
     "A session's own cluster ends with it, and so do its tables: start a cluster (`minishark "
     "cluster start`), connect to it, and create shared tables there."
 )
-_SHARED_GONE = re.compile(r'Table with name "?(shared\.[^"\s]+)"? does not exist')
+_SHARED_GONE = re.compile(r'Table with name "?(shared\.[^"\s]+)"? does not exist(?! because)')
 HEADER = (
     "If the first line of the CSV file has their names, pass header=True to read.csv(); else name "
     'them by .to_df("a", "b" ...).'
