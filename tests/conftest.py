@@ -29,7 +29,7 @@ from minishark.compiler.physical.costs import REFERENCE
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.query import calibration
 from minishark.session import connect
-from sparrow_core.runtime.transport.spawning import Template
+from sparrow_core.runtime.transport.spawning import IGNORED, Template
 
 ROOT = Path(__file__).resolve().parents[1]
 # Clusters end a moment after the test that closed or killed them.
@@ -128,6 +128,7 @@ def _the_same_costs_on_all_machines() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _a_template_that_stays() -> Iterator[None]:
     """Clusters of several nodes find one that has imported all: it ends with the run."""
+    IGNORED.add("PYTEST_CURRENT_TEST")
     template = Template.held((RUNNER.partition(":")[0],))
     yield
     if template is not None:

@@ -141,9 +141,11 @@ MACROS = {
 """What functions mean to Spark that DuckDB has under the same name: SQL by signature."""
 _DIVISION = (
     """CREATE OR REPLACE TEMP MACRO "{0}"(a, b) AS system.main."{0}"(a, nullif(b, 0))""",
-    """CREATE OR REPLACE TEMP MACRO "{0}"(a, b) AS CASE WHEN b = 0 THEN error(
+    # No error(): DuckDB takes it for volatile, and refuses that in windows. NULL is of any type.
+    """CREATE OR REPLACE TEMP MACRO "{0}"(a, b) AS CASE WHEN b = 0 THEN list_extract([NULL], CAST(
         'Division by zero. Write try_divide() or try_mod() for NULL, or set spark.sql.ansi.enabled'
-        || ' to false.') ELSE system.main."{0}"(a, b) END""",
+        || ' to false.' || left(CAST(b AS VARCHAR), 0) AS TINYINT))
+        ELSE system.main."{0}"(a, b) END""",
 )
 _SET = re.compile(r"(?si)\s*SET\s+(?P<name>spark\.[\w.]+)\s*(=(?P<value>.*?))?;?\s*")
 _NULLS = "NULLS_FIRST_ON_ASC_LAST_ON_DESC"

@@ -86,7 +86,10 @@ class OwnCluster:
     has_jobs = False
     address = ""
 
-    def __init__(self, options: ClusterOptions) -> None:
+    def __init__(
+        self, options: ClusterOptions, meanwhile: Callable[[], object] = lambda: None
+    ) -> None:
+        """Start it; `meanwhile` is called while its processes import what they need."""
         options.check()
         limit = options.memory_limit_bytes
         self._memory = node_memory(limit, options.most_nodes, options.executors_per_node)
@@ -113,7 +116,7 @@ class OwnCluster:
             self.warnings: tuple[str, ...] = (warning,) if warning else ()
             self._sparrow = self._described(options)
             self.backend: Backend = self._sparrow
-            self._launch()
+            self._launch(meanwhile)
         except BaseException:
             self._folders.remove()
             raise
@@ -134,10 +137,10 @@ class OwnCluster:
             audit_dir=options.audit, recovery_s=options.recovery_timeout_s,
         )  # fmt: skip
 
-    def _launch(self) -> None:
+    def _launch(self, meanwhile: Callable[[], object]) -> None:
         try:
             if isinstance(self._sparrow, LocalCluster):
-                self._sparrow.launch()
+                self._sparrow.launch(meanwhile)
             else:
                 with _translated_errors():
                     self._sparrow.start()

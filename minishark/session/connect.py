@@ -227,7 +227,7 @@ def connect(
         recovery_timeout_s=recovery_timeout_s,
     )
     with contextlib.ExitStack() as undo:
-        own = OwnCluster(options)
+        own = OwnCluster(options, meanwhile=partial(imported, "minishark.session.session"))
         undo.callback(own.close)
         session = begin(own)
         undo.callback(session.stop)

@@ -151,8 +151,11 @@ class LocalCluster(_OwnCluster):
         self.launch()
         self.await_start(timeout_s)
 
-    def launch(self) -> None:
+    def launch(self, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Start all processes without waiting for them; call `await_start` next.
+
+        Args:
+            meanwhile: Called while their template imports what they need.
 
         Raises:
             ClusterClosed: It was started before.
@@ -164,6 +167,7 @@ class LocalCluster(_OwnCluster):
             atexit.register(self.close)
             if len(self._configs) > 1:  # else the node imports what its executors need
                 self._template = Template.held(self._modules())
+                meanwhile()
             for config in self._configs:
                 self._spawn(config)
             self._run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -140,3 +141,68 @@ def test_a_process_with_threads_does_not_fork() -> None:
     assert not can_fork()
     stop.set()
     thread.join()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("OPENBLAS_NUM_THREADS", "4"), ("JE_ARROW_MALLOC_CONF", "background_thread:true")],
+)
+def test_what_can_not_be_forked_is_started(name: str, value: str, tmp_path: Path) -> None:
+    """Modules that start threads as the user's variables say: all nodes start, without a fork."""
+    program = (
+        "import minishark\n"
+        "with minishark.connect(nodes=2, executors_per_node=1) as session:\n"
+        "    print(session.sql('SELECT 42 AS a').collect())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, name: value, "ODD": "caf\udce9"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (0, "[Row(a=42)]\n") == (done.returncode, done.stdout), done.stderr
+
+
+def test_who_ignores_its_children_has_a_cluster(tmp_path: Path) -> None:
+    """As some shells and supervisors do, and it is inherited; many open files do no harm."""
+    program = (
+        "import os, resource, signal\n"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))\n"
+        "files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]\n"
+        "import minishark\n"
+        "with minishark.connect(nodes=3, executors_per_node=1) as session:\n"
+        "    print(session.sql('SELECT 42 AS a').collect())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (0, "[Row(a=42)]\n") == (done.returncode, done.stdout), done.stderr
+
+
+def test_what_has_changed_since_makes_another_template(
+    template: Template, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A variable, the folder, the mask of new files: processes have what their program has then."""
+
+    def other() -> bool:
+        now = Template.held(_MODULES)
+        assert now is not None
+        now.release()
+        return now is not template
+
+    assert not other()
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        assert other()
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path)
+        assert other()
+    before = os.umask(0o077)
+    try:
+        assert other()
+    finally:
+        os.umask(before)
+    assert not other()

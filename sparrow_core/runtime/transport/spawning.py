@@ -12,6 +12,7 @@ import ctypes
 import os
 import resource
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -33,20 +34,13 @@ _DEFAULTS = {
     # and importing pyarrow one for a memory pool that is not used: then nothing can be forked.
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
-# What is read when a process or a library starts, so that a template must have it, too.
-_READ_AT_START = (
-    "PYTHON",
-    "LD_",
-    "MALLOC_",
-    "GLIBC_",
-    "ARROW_",
-    "JE_",
-    "OMP_",
-    "OPENBLAS_",
-    "MKL_",
-)
+# What of /proc/self/status a process hands on.
+_INHERITED = (
+    "Umask:", "Uid:", "Gid:", "Groups:", "NoNewPrivs:", "Seccomp:", "SigBlk:", "SigIgn:", "Cap",
+    "Cpus_allowed:",
+)  # fmt: skip
 _SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # of prctl(2)
-_FORK_S = 30.0  # until a template has imported and forked
+_FORK_S = 15.0  # until a template has imported and forked
 _POLL_S = 0.0005
 _END_S = 1.0
 TITLE_CHARS = 256
@@ -129,6 +123,11 @@ def process_environment() -> dict[str, str]:
     return {**_DEFAULTS, **os.environ, "PYTHONPATH": path}
 
 
+def without_defaults(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment for programs that are not ours, without what ours are given."""
+    return {name: v for name, v in environment.items() if _DEFAULTS.get(name) != v}
+
+
 def can_fork() -> bool:
     """Whether this process has no thread but this one: a lock of another would stay locked."""
     return sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
@@ -180,9 +179,8 @@ def show_as(arguments: Sequence[str]) -> None:
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What a template is to fork. With it come the files of `Ends`, one for its number, and "."."""
+    """What a template is to fork. With it come the files of `Ends`, and one for its number."""
 
-    environment: dict[str, str]
     arguments: tuple[str, ...]
     new_session: bool
 
@@ -190,16 +188,39 @@ class Order(msgspec.Struct, frozen=True):
 _templates: weakref.WeakSet[Template] = weakref.WeakSet()
 _by_key: dict[Hashable, Template] = {}
 _lock = threading.RLock()
+IGNORED: set[str] = set()
+"""Variables of the environment that processes need not have as they are here."""
 
 
 def _let_go() -> None:
     """After fork: templates belong to the parent, and end with it."""
+    global _lock  # noqa: PLW0603 - a thread that is not here may hold it
+    _lock = threading.RLock()
     for template in tuple(_templates):
         template.let_go()
     _by_key.clear()
 
 
 os.register_at_fork(after_in_child=_let_go)
+
+
+def _surroundings() -> Hashable:
+    """All that processes inherit: a template that was started in others is another one."""
+    limits = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+    try:
+        folder = os.stat(".")  # noqa: PTH116
+        here = (os.getcwd(), folder.st_dev, folder.st_ino)  # noqa: PTH109
+    except OSError:  # it was removed
+        here = ("", 0, 0)
+    status = Path("/proc/self/status").read_text().splitlines()
+    environment = process_environment()
+    return (
+        here,
+        tuple((name, environment[name]) for name in sorted(environment) if name not in IGNORED),
+        tuple(line for line in status if line.startswith(_INHERITED)),
+        tuple(map(resource.getrlimit, limits)),
+        os.getpriority(os.PRIO_PROCESS, 0),
+    )
 
 
 class Template:
@@ -231,25 +252,16 @@ class Template:
         """The one of this program that has these modules, until `release`; None if none can be."""
         if sys.platform != "linux":
             return None
-        limits = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
-        key = (
-            tuple(modules),
-            tuple(sys.path),
-            tuple(
-                item for item in sorted(os.environ.items()) if item[0].startswith(_READ_AT_START)
-            ),
-            tuple(map(resource.getrlimit, limits)),
-            frozenset(os.sched_getaffinity(0)),
-        )
-        with _lock:
-            template = _by_key.get(key)
-            if template is None or template.has_ended():
-                try:
+        try:
+            key = (tuple(modules), _surroundings())
+            with _lock:
+                template = _by_key.get(key)
+                if template is None or template.has_ended():
                     template = _by_key[key] = cls(key, modules)
-                except OSError:
-                    return None
-            template.holders += 1
-            return template
+                template.holders += 1
+                return template
+        except OSError:
+            return None
 
     def has_ended(self) -> bool:
         return self._process.poll() is not None
@@ -265,108 +277,77 @@ class Template:
         self.let_go()
         try:
             self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:  # it is still importing
-            self._process.kill()
-            self._process.wait()
+        except subprocess.TimeoutExpired:  # it is still importing, or suspended
+            self._kill()
+
+    def _kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
 
     def let_go(self) -> None:
         self._socket.close()
 
     def making(self, log: Path, *, new_session: bool) -> Make:
-        """Make processes by it, or as without it if it does not answer."""
+        """Make processes by it, or with interpreters if it can't."""
 
         def make(ends: Ends) -> Callable[[], int]:
-            try:
-                return self._make(ends, log, new_session=new_session)
-            except OSError:
-                return interpreter(log, new_session=new_session)(ends)
+            with contextlib.suppress(OSError):
+                if pid := self._forked(ends, Order(_arguments(log), new_session)):
+                    return lambda: pid
+            return interpreter(log, new_session=new_session)(ends)
 
         return make
 
-    def _make(self, ends: Ends, log: Path, *, new_session: bool) -> Callable[[], int]:
-        order = Order(process_environment(), _arguments(log), new_session)
+    def _forked(self, ends: Ends, order: Order) -> int:
+        """The number of the process that was ordered; 0 if there is none, nor will be."""
         number, told = os.pipe()
-        here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            files = [ends.stdin, ends.output, ends.lives, told, here]
-            with _lock:
-                _Adoption.begin()
-                try:
-                    encoded = msgspec.msgpack.encode(order)
-                    socket.send_fds(self._socket, [encoded], files, socket.MSG_NOSIGNAL)
-                except BaseException:
-                    _Adoption.end()
-                    raise
-        except BaseException:
-            os.close(number)
-            raise
+            files = [ends.stdin, ends.output, ends.lives, told]
+            with _lock, _adopting():
+                encoded = msgspec.msgpack.encode(order)
+                socket.send_fds(self._socket, [encoded], files, socket.MSG_NOSIGNAL)
+                os.close(told)
+                told = -1
+                waited = select.poll()
+                waited.register(number, select.POLLIN)
+                if not waited.poll(_FORK_S * 1000):
+                    self._kill()  # else it might still fork
+                return int(os.read(number, 32) or 0)
         finally:
-            os.close(told)
-            os.close(here)
-        return _Number(number)
+            os.close(number)
+            if told >= 0:
+                os.close(told)
 
 
-class _Number:
-    """Tells the number of a process that a template has been asked for."""
-
-    def __init__(self, file: int) -> None:
-        self._file = file
-        self._pid: int | None = None
-        self._lock = threading.Lock()
-
-    def __call__(self) -> int:
-        with self._lock:
-            if self._pid is None:
-                ready = select.select([self._file], [], [], _FORK_S)[0]
-                self._pid = int(os.read(self._file, 32) or 0) if ready else 0
-                os.close(self._file)
-                _Adoption.end()
-            return self._pid
-
-
-class _Adoption:
-    """While children are made, orphans among this process's descendants become its children."""
-
-    _awaited = 0
-    _before = 0
-
-    @classmethod
-    def begin(cls) -> None:
-        with _lock:
-            if not cls._awaited:
-                before = ctypes.c_int(0)
-                ctypes.CDLL(None).prctl(_GET_CHILD_SUBREAPER, ctypes.byref(before))
-                cls._before = before.value
-                if ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1) != 0:
-                    raise OSError("this process can't adopt children")
-            cls._awaited += 1
-
-    @classmethod
-    def end(cls) -> None:
-        with _lock:
-            cls._awaited -= 1
-            if not cls._awaited:
-                ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, cls._before)
+@contextlib.contextmanager
+def _adopting() -> Iterator[None]:
+    """Meanwhile orphans among this process's descendants become its children."""
+    prctl, before = ctypes.CDLL(None).prctl, ctypes.c_int(0)
+    prctl(_GET_CHILD_SUBREAPER, ctypes.byref(before))
+    if prctl(_SET_CHILD_SUBREAPER, 1) != 0:
+        raise OSError("this process can't adopt children")
+    try:
+        yield
+    finally:
+        prctl(_SET_CHILD_SUBREAPER, before.value)
 
 
 def run_template(run: Callable[[], object]) -> None:
     """Fork processes that call `run`, as stdin orders, until its end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else nobody could wait for a fork
     orders = socket.socket(fileno=os.dup(0))
     while can_fork():  # unless a module has started a thread
-        encoded, files, _, _ = socket.recv_fds(orders, 1 << 20, 5)
+        encoded, files, _, _ = socket.recv_fds(orders, 1 << 20, 4)
         if not encoded:
             return
         order = msgspec.msgpack.decode(encoded, type=Order)
-        *ends, told, here = files
-        adopting, first = os.getppid(), os.fork()
+        *ends, told = files
+        program, first = os.getppid(), os.fork()
         if not first:
             if os.fork():
                 os._exit(0)
-            _await_adoption(adopting)
+            _await_adoption(program)
             os.write(told, str(os.getpid()).encode())
-            os.fchdir(here)
-            os.environ.clear()
-            os.environ.update(order.environment)
             show_as(order.arguments)
             if order.new_session:
                 os.setsid()
