@@ -118,6 +118,11 @@ MACROS = {
     "uuid()": "CAST(system.main.uuid() AS VARCHAR)",
     "length(x BLOB)": """CAST(system.main.octet_length(x) AS INTEGER),
         (x) AS CAST(system.main.length(x) AS INTEGER)""",
+    # A month is whole when its day and time of day are reached again, as java.time counts.
+    "whole_months(a, b)": """date_diff('month', a, b) - CASE
+        WHEN b >= a AND b - date_trunc('month', b) < a - date_trunc('month', a) THEN 1
+        WHEN b < a AND b - date_trunc('month', b) > a - date_trunc('month', a) THEN -1
+        ELSE 0 END""",
     "plus_days(x DATE, days)": "CAST(x + days AS DATE), (x, days) AS x + days",
     "ceil(x DOUBLE)": """
         CASE WHEN isnan(x) THEN 0 ELSE CAST(system.main.ceil(x) AS BIGINT) END, (x BIGINT) AS x,

@@ -74,6 +74,7 @@ class SessionText(_DuckDB):  # type: ignore[misc]
     NULL_ORDERING = "nulls_are_small"
 
 
+_MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
 _BRACES = re.compile(r"\{(\w+)\}")
 _BRACED = re.compile(r"braces_of_(\w+)_end")
 
@@ -188,6 +189,14 @@ def _as_meant(node: Any) -> Any:
             return exp.Var(this=in_text.sql(_called("extract", [exp.Literal.string(part), of])))
         case exp.Cast() | exp.TryCast():
             return _cast(node)
+        case exp.IntDiv():  # of decimals, DuckDB's has a fraction
+            whole = exp.Anonymous(this="trunc", expressions=[_inside(node)])
+            return exp.cast(whole, "BIGINT")
+        case (
+            exp.DateDiff(this=end, expression=start, unit=exp.Var(this=unit))
+            | exp.TimestampDiff(this=end, expression=start, unit=exp.Var(this=unit))
+        ):
+            return _whole_units(unit.upper().removesuffix("S"), start, end)
         case exp.CurrentCatalog():
             return exp.Var(this="current_catalog()")
         case (
@@ -203,6 +212,18 @@ def _as_meant(node: Any) -> Any:
     return node
 
 
+def _whole_units(unit: str, start: Any, end: Any) -> Any:
+    """How many whole units lie between two times; DuckDB's date_diff() counts beginnings."""
+    times = [
+        exp.cast(_inside(time.this if isinstance(time, exp.TsOrDsToDate) else time), "TIMESTAMP")
+        for time in (start, end)
+    ]
+    if unit not in _MONTHS:
+        return exp.Anonymous(this="date_sub", expressions=[exp.Literal.string(unit), *times])
+    months = exp.Anonymous(this="whole_months", expressions=times)
+    return exp.IntDiv(this=months, expression=exp.Literal.number(_MONTHS[unit]))
+
+
 # Clauses
 
 
@@ -216,13 +237,30 @@ def _selected(node: Any) -> Any:
             node.set("order", exp.Order(expressions=order.expressions))
     node.args.pop("distribute", None)
     made: list[Any] = []
-    for item in node.expressions:
+    for item in _ordered(node):
         generated = _generated(item)
         named = isinstance(item, exp.Alias | exp.Aliases | exp.Column | exp.Star | exp.Dot)
         named_item = item if named else exp.alias_(item, _name(item), quoted=True)
         made += [named_item] if generated is None else generated
     node.set("expressions", made)
     return node
+
+
+def _ordered(node: Any) -> list[Any]:
+    """What a query selects: of joins by USING, `*` has the columns of the last one first."""
+    keys: list[Any] = []
+    for join in node.args.get("joins") or ():
+        keys = [*(key for key in join.args.get("using") or ()), *keys]
+    names = list(dict.fromkeys(key.name for key in keys))
+    columns = ", ".join(exp.to_identifier(name, quoted=True).sql(_DuckDB) for name in names)
+    items: list[Any] = []
+    for item in node.expressions:
+        if names and isinstance(item, exp.Star) and not any(item.args.values()):
+            text = f"SELECT {columns}, * EXCLUDE ({columns})"
+            items += sqlglot.parse_one(text, read=_DuckDB).expressions
+        else:
+            items.append(item)
+    return items
 
 
 def _name(item: Any) -> str:

@@ -86,7 +86,10 @@ def split(str: Any, pattern: Any, limit: Any = -1) -> Column:
 def substring(str: Any, pos: Any, len: Any) -> Column:
     """`len` characters, or bytes, from the one at `pos`, from 1, or from the end if negative."""
     start = 1 if isinstance(pos, int) and pos == 0 else pos
-    first, count = column_or_name(start), column_or_name(len)
+    first = column_or_name(start)
+    count = column_or_name(max(len, 0) if isinstance(len, int) else len)
+    if not isinstance(len, int):  # DuckDB goes back from there
+        count = case(count < 0, atom("0")).otherwise(count)
 
     def make(item: Column, type_: str) -> Column:
         if type_ != "BLOB":

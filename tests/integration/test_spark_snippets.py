@@ -102,3 +102,47 @@ def test_snippets_have_sparks_answers(part: int, given: dict[str, Any]) -> None:
         if (SPARKS[text] == mine) == text.startswith(_KNOWN)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("datediff(MONTH, DATE '2024-01-31', DATE '2024-02-29')", 0),
+        ("datediff(MONTH, DATE '2024-02-29', DATE '2024-01-31')", 0),
+        ("datediff(MONTH, DATE '2024-01-29', DATE '2024-02-29')", 1),
+        ("timestampdiff(YEAR, DATE '2023-06-01', DATE '2025-05-31')", 1),
+        ("timestampdiff(QUARTER, DATE '2024-07-15', DATE '2024-01-14')", -2),
+        ("timestampdiff(HOUR, TIMESTAMP '2024-01-01 23:30:00', DATE '2024-01-02')", 0),
+        ("datediff(DAY, TIMESTAMP '2024-01-01 23:30:00', TIMESTAMP '2024-01-02 01:00:00')", 0),
+        ("datediff(DATE '2024-02-29', DATE '2024-01-31')", 29),
+        ("7.9 DIV 2", 3),
+        ("-7 DIV 2", -3),
+        ("9007199254740993 DIV 1", 9007199254740993),
+        ("typeof(7 DIV 2)", "bigint"),
+        ("substring('hello', 2, -1)", ""),
+        ("substr('hello', 2, 3)", "ell"),
+        ("max(r) FROM (SELECT rank() OVER (PARTITION BY id % 3 ORDER BY id) r FROM range(6))", 2),
+    ],
+)  # fmt: skip
+def test_units_and_quotients_are_whole(text: str, expected: Any, given: dict[str, Any]) -> None:
+    """As in Spark, where DuckDB counts beginnings of units, and quotients have fractions."""
+    ((value,),) = given["spark"].sql(f"SELECT {text}").collect()
+    assert expected == value
+
+
+@pytest.mark.parametrize(
+    ("joins", "expected"),
+    [
+        ("JOIN VALUES ('a', 1) AS r(id, y) USING (id)", ["id", "v", "x", "y"]),
+        ("FULL JOIN VALUES ('b', 1) AS r(id, y) USING (id)", ["id", "v", "x", "y"]),
+        (
+            "JOIN VALUES ('a', 1) AS r(id, y) USING (id) JOIN VALUES (7, 5) AS t(w, x) USING (x)",
+            ["x", "id", "v", "y", "w"],
+        ),
+        ("CROSS JOIN VALUES (1) AS r(y)", ["v", "id", "x", "y"]),
+    ],
+)
+def test_columns_of_using_are_first(joins: str, expected: list[str], given: dict[str, Any]) -> None:
+    """Of the last join before those of others; DuckDB leaves them where they are."""
+    query = f"SELECT * FROM VALUES (1, 'a', 5) AS l(v, id, x) {joins}"
+    assert expected == given["spark"].sql(query).columns

@@ -75,7 +75,8 @@ TEXT = (
         "substr(str, pos, len=None)",
         (
             "substring({str}, CASE WHEN {pos} = 0 THEN 1 ELSE {pos} END)",
-            "substring({str}, CASE WHEN {pos} = 0 THEN 1 ELSE {pos} END, {len})",
+            "substring({str}, CASE WHEN {pos} = 0 THEN 1 ELSE {pos} END,"
+            " CASE WHEN {len} < 0 THEN 0 ELSE {len} END)",  # DuckDB goes back from there
         ),
         "The characters from a position, counted from 1, or from the end if negative.",
     ),
