@@ -89,7 +89,7 @@ def substring(str: Any, pos: Any, len: Any) -> Column:
     first = column_or_name(start)
     count = column_or_name(max(len, 0) if isinstance(len, int) else len)
     if not isinstance(len, int):  # DuckDB goes back from there
-        count = case(count < 0, atom("0")).otherwise(count)
+        count = case(count < 0, value(0)).otherwise(count)
 
     def make(item: Column, type_: str) -> Column:
         if type_ != "BLOB":
