@@ -35,6 +35,8 @@ NO_SHARED = (
     "cluster start`), connect to it, and create shared tables there."
 )
 _SHARED_GONE = re.compile(r'Table with name "?(shared\.[^"\s]+)"? does not exist(?! because)')
+# Macros of Spark's sessions fail so: DuckDB takes error() for volatile.
+_TOLD = re.compile(r"Could not convert string '(Division by zero|no URL-encoded text)(.*?)' to INT")
 HEADER = (
     "If the first line of the CSV file has their names, pass header=True to read.csv(); else name "
     'them by .to_df("a", "b" ...).'
@@ -50,6 +52,8 @@ def advised(message: str) -> str:
     message = _SUGGESTED.sub(_without_internal, _LIST.sub(_shortened, message))
     message = re.sub(r"\n{3,}", "\n\n", message)
     what, place, excerpt = message.partition(_PLACE)
+    if told := _TOLD.search(what):
+        return f"{told[1][0].upper()}{told[1][1:]}{told[2]}"
     if gone := _SHARED_GONE.search(what):  # found before; the excerpt has what stood for it
         return f"Catalog Error: There is no table {gone[1]} any more."
     for pattern, advice in _ADVICE:
