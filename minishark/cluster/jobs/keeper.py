@@ -51,7 +51,7 @@ from minishark.worker.cores import usable_cores
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from sparrow_core.runtime.transport.deaths import describe_exit
-from sparrow_core.runtime.transport.spawning import without_defaults
+from sparrow_core.runtime.transport.spawning import process_environment, without_defaults
 
 _FOLDER = "jobs"
 _PROGRAM, _PROGRESS, _DRAFT = "program", "progress", "result.part"
@@ -426,8 +426,7 @@ class JobKeeper:
     def _environment(self, state: JobState, variables: Mapping[str, str]) -> dict[str, str]:
         keys = {_KEYS_VARIABLE: self.keys_folder} if self.keys_folder else {}
         return {
-            **without_defaults(os.environ),
-            "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
+            **without_defaults(process_environment()),
             "PYTHONUNBUFFERED": "1",
             **variables,
             **keys,
