@@ -110,6 +110,9 @@ NAMED = (
     Named("numbers of transactions", r"(?i)\btxid_current\("),
     Named("random values", r"(?i)\b(random|reservoir_quantile)\(|\bUSING SAMPLE\b"),
     Named("rows that a LIMIT keeps", r"(?i)\bLIMIT\b", file="test_big_insert"),
+    Named(
+        "rows that first() takes without an order", r"(?i)\bfirst\(\[a\]\)", file="parallel_nested"
+    ),
     Named("prepared statements are bound by EXECUTE", r"(?i)^\s*PREPARE\b", "^DuckDB says"),
     Named("prepared statements are bound by EXECUTE", r"EXECUTE collated_delta"),
     Named("plans as JSON", r"(?i)\bjson_serialize_plan\("),

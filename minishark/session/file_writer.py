@@ -46,9 +46,8 @@ class FileWriter:
             schema = self._bound_or_none(query)
             if schema is None:
                 self._check_local(target)
-                return self.scope.scratch.copy(
-                    self.engine.query_in_front_end(query, self.scope), target
-                )
+                rows = self.engine.query_in_front_end(query, self.scope, lossless=True)
+                return self.scope.scratch.copy(rows, target)
             copy = parsed_copy(target)
             if copy is not None and copy.uri:
                 return counted(self._copy_remote(query, copy, schema, kept=kept))
