@@ -24,6 +24,7 @@ from minishark.errors import QueryError, UnsupportedError
 from minishark.model.expressions import quote
 from minishark.query.sinks import CollectRows
 from minishark.tables.cached import CACHED_PREFIX
+from minishark.tables.changes import ON_ALL_ROWS
 from minishark.tables.memory_transaction import NOT_IN_TRANSACTION, in_memory
 from minishark.tables.scratch_database import NO_CATALOG, ROWS
 from minishark.tables.shared_tables import PREFIX
@@ -143,6 +144,8 @@ class ScratchTables(TableStore):
 
 
 def _explained(context: StoreContext, statement: Explained, title: str) -> str:
+    if statement.target is None:  # checked when it runs: until then, its tables are views
+        return f"Changes tables within WITH. {ON_ALL_ROWS}"
     context.scratch.explain(statement.sql, analyze=False)  # raises what is wrong with it
     return f"Concerns {title}. The session's own DuckDB runs it."
 

@@ -106,6 +106,12 @@ def test_what_only_duckdb_can_do(session: Session) -> None:
     assert "rowid is of DuckDB's own tables" in text
     explained(session, "INSERT INTO memory.main.small VALUES (nextval('q'), 1)")
     assert session.sql("SELECT nextval('q')").to_arrow().column(0).to_pylist() == [1]
+    within = "WITH n AS (INSERT INTO memory.main.small VALUES ($1, 1) RETURNING i) SELECT * FROM n"
+    assert explained(session, within.replace("$1", "9")).startswith("Changes tables within WITH.")
+    session.sql(f"PREPARE p AS {within}")
+    assert session.sql("SELECT * FROM memory.main.small WHERE i = 9").count() == 0
+    assert [row.i for row in session.sql("EXECUTE p(9)").collect()] == [9]
+    session.sql("DELETE FROM memory.main.small WHERE i = 9")
 
 
 @pytest.mark.sample(3)
