@@ -53,6 +53,7 @@ _OTHERWISE = (
 )
 _REQUIRED = frozenset((*_EXTENSIONS, *_SIZES, *_OTHERWISE))
 _ENDS = frozenset(("load", "restart", "reconnect", "concurrentloop", "concurrentforeach", "unzip"))
+_FOLDERS = ("TEST_DIR", "TEMP_DIR")
 _IDS = "Ids of objects differ."
 _IS_ID = re.compile(r"(oid|relid|typid|objid|namespace|datdba)$")  # of columns of the catalog
 _SORTS = ("nosort", "rowsort", "valuesort", "sort")
@@ -300,7 +301,7 @@ class Pair:
     def difference(self, step: Step, folder: Path) -> str | None:
         """How the answers to a statement differ, if they do.
 
-        Each engine writes to a folder of its own for `{TEST_DIR}`.
+        Each engine writes to a folder of its own for `{TEST_DIR}` and `{TEMP_DIR}`.
 
         Raises:
             UnsupportedError: minishark refuses it.
@@ -313,12 +314,12 @@ class Pair:
         expected: pa.Table | str
         actual: pa.Table | str
         try:
-            sql = _filled(step.sql, {"TEST_DIR": str(folder / "duckdb")})
+            sql = _filled(step.sql, dict.fromkeys(_FOLDERS, str(folder / "duckdb")))
             expected = self._natives[name].execute(sql).to_arrow_table()
         except duckdb.Error as error:
             expected = _first_line(error)
         try:
-            sql = _filled(step.sql, {"TEST_DIR": str(folder / "minishark")})
+            sql = _filled(step.sql, dict.fromkeys(_FOLDERS, str(folder / "minishark")))
             actual = self._sessions[name].sql(sql).to_arrow()
         except (UnsupportedError, ConflictError):
             if not isinstance(expected, str):

@@ -42,7 +42,7 @@ from minishark.worker.protocol import ScalarFunction
 from minishark.worker.scalars import CurrentTask, callable_of, create_function, uncalled
 
 # What DuckDB says of a name that there is already, or that is another kind of thing's.
-_TAKEN = ("already exists", "Existing object", "depend on itself")
+_TAKEN = ("already exists", "Existing object", "depend on itself", "Can only modify")
 # What it says of a setting that no connection has for itself.
 _GLOBAL = ("cannot be set locally", "only be set globally")
 

@@ -187,6 +187,9 @@ SCRIPTS = {
         CREATE TABLE t (i INTEGER); INSERT INTO t VALUES (7), (8), (9);
         UPDATE t SET i = 3 WHERE i = 9 RETURNING rowid;
         DELETE FROM t WHERE i = 8 RETURNING rowid""",
+    "tables are no views": """
+        CREATE TABLE t (i INTEGER); INSERT INTO t VALUES (1); ALTER VIEW t RENAME TO u; FROM u;
+        FROM t; DROP VIEW t; FROM t; CREATE VIEW v AS FROM t; DROP TABLE v; FROM v""",
     "changes in WITH": """
         CREATE TABLE t (i INTEGER); CREATE TABLE s (i INTEGER);
         WITH n AS (INSERT INTO t VALUES (1), (2) RETURNING i) INSERT INTO s SELECT i + 1 FROM n;
