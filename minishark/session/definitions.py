@@ -44,7 +44,7 @@ from minishark.worker.scalars import CurrentTask, callable_of, create_function, 
 # What DuckDB says of a name that there is already, or that is another kind of thing's.
 _TAKEN = ("already exists", "Existing object", "depend on itself", "Can only modify")
 # What it says of a setting that no connection has for itself.
-_GLOBAL = ("cannot be set locally", "only be set globally")
+_GLOBAL = ("cannot be set locally", "cannot be reset locally", "only be set globally")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,14 +166,15 @@ class Definitions:
             try:
                 self.scope.change_setting(local)
             except QueryError as error:
-                if self.scope.is_apart or not _says(error, _GLOBAL):
+                if not _says(error, _GLOBAL):
                     raise
                 self._set_for_all(sql)
 
     def _set_for_all(self, sql: str) -> None:
         if self.scope.is_apart:
             raise UnsupportedError(
-                "SET GLOBAL would change the settings of other sessions: write SET without it."
+                "It would change a setting of other sessions: set it in the program's first "
+                "session, or write SET without GLOBAL if each session can have its own."
             )
         self.engine.change_setting(sql, self.scope)
 

@@ -266,7 +266,8 @@ SCRIPTS = {
         SET TIME ZONE 'America/New_York'; SELECT current_setting('TimeZone') AS z, day(t) AS d
         FROM (VALUES ('2024-01-01 03:00:00+00'::TIMESTAMPTZ), ('2024-01-01 06:00:00+00')) r(t);
         SET SESSION TIME ZONE 'UTC'; SET TIME ZONE LOCAL; SELECT current_setting('TimeZone') AS z;
-        SET TIME ZONE 'Mars'; RESET TimeZone""",
+        SET TIME ZONE 'Mars'; RESET TimeZone; SET max_temp_directory_size = '1GB';
+        RESET max_temp_directory_size""",
     "PREPARE binds": """
         CREATE TABLE t AS SELECT 1 AS i, 'a' AS v; PREPARE p AS SELECT none FROM t;
         EXECUTE p; PREPARE p AS FROM nowhere; PREPARE p AS SELECT i + $1 AS s FROM t WHERE v = $2;

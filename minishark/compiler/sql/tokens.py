@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import duckdb
 
-from minishark.errors import QueryError
-from minishark.model.expressions import quote_text
+from minishark.errors import QueryError, UnsupportedError
+from minishark.model.expressions import quote, quote_text
 
 _TYPES = duckdb.token_type
 _NAMES = (_TYPES.identifier, _TYPES.keyword)
@@ -296,6 +296,8 @@ class Cursor:
         """The name that comes next (QueryError if there is none)."""
         name = name_at(self.tokens, self._at)
         if name is None:
+            if self.next.startswith("'"):
+                raise UnsupportedError(f"Write a name in double quotes: {quote(self.next[1:-1])}.")
             missing = f"There is no name before {self.next}."
             raise QueryError(
                 missing if self.next else "The statement ends where a name should come."
