@@ -464,6 +464,7 @@ class Engine:
         scope: Scope,
         *,
         lossless: bool = False,
+        target: str = "",
         observer: QueryObserver | None = None,
     ) -> pa.Table:
         """Run a query in the scratch database, over all rows of the cluster's tables.
@@ -472,13 +473,15 @@ class Engine:
             sql: the query.
             scope: what names and settings mean.
             lossless: whether DuckDB's types are kept.
+            target: where COPY writes its rows, in DuckDB's types; then COPY's answer is given.
             observer: can cancel it.
         """
         self.compute(scope.planning.tables_in(sql), scope)
         stoppable = stopped_by if observer is None else observer.stopped_by
         takes = scope.scratch.takes_tables(sql)
         with self.writing if takes else contextlib.nullcontext():
-            return scope.scratch.query(sql, lossless=lossless, stoppable=stoppable)
+            run = f"COPY ({sql}) TO {target}" if target else sql
+            return scope.scratch.query(run, lossless=lossless, stoppable=stoppable)
 
     def promise(self, plan: CachePlan, scope: Scope) -> CachedRows:
         """Promise the rows of a query of a session as a table."""

@@ -46,8 +46,7 @@ class FileWriter:
             schema = self._bound_or_none(query)
             if schema is None:
                 self._check_local(target)
-                rows = self.engine.query_in_front_end(query, self.scope, lossless=True)
-                return self.scope.scratch.copy(rows, target)
+                return self.engine.query_in_front_end(query, self.scope, target=target)
             copy = parsed_copy(target)
             if copy is not None and copy.uri:
                 return counted(self._copy_remote(query, copy, schema, kept=kept))

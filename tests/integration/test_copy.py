@@ -227,12 +227,20 @@ def test_what_tasks_do_not_write_the_front_end_does(session: Session, tmp_path: 
     answer = session.sql(f"COPY t TO '{tmp_path}/x' (PARTITION_BY (k), RETURN_FILES)").to_arrow()
     assert ["Count", "Files"] == answer.column_names
     assert 0 < _count(session, f"COPY (SHOW TABLES) TO '{tmp_path}/tables.csv'")
-    # It writes DuckDB's values, of which Arrow's types for users can't hold all.
-    session.sql("CREATE TABLE wide AS SELECT hugeint, small_enum FROM test_all_types()")
-    file = tmp_path / "wide.csv"
-    assert 3 == _count(session, f"COPY (SELECT hugeint FROM wide) TO '{file}'")
-    written = [*map(str, (-(2**127), 2**127 - 1)), ""]
-    assert ["hugeint", *written] == file.read_text().splitlines()
+
+
+@pytest.mark.parametrize("format_", ["csv", "json"])
+def test_tables_of_all_types_are_written_as_duckdb_writes_them(
+    session: Session, tmp_path: Path, format_: str
+) -> None:
+    """Also of those that Arrow does not know, or that hold more than its types for users do."""
+    with duckdb.connect() as connection:
+        for ask, name in ((session.sql, "minishark"), (connection.execute, "duckdb")):
+            ask("CREATE OR REPLACE TABLE wide AS FROM test_all_types()")
+            ask(f"COPY wide TO '{tmp_path}/{name}' (FORMAT {format_})")
+    written = (tmp_path / "minishark").read_text()
+    assert str(-(2**127)) in written
+    assert (tmp_path / "duckdb").read_text() == written
 
 
 @pytest.mark.parametrize("option", ["RETURN_STATS", "RETURN_FILES"])
