@@ -88,6 +88,7 @@ NAMED = (
     Named("statistics of DuckDB's storage", r"(?i)PRAGMA.(storage_info|database_size)"),
     Named("statistics of DuckDB's storage", r"(?i)pragma_metadata_info\("),
     Named("statistics of DuckDB's storage", r"(?i)\bvector_type\(|_external_file_cache\("),
+    Named("files that changed, without validation", file="external_file_cache_validate"),
     Named("encodings of variants, whose values are alike", file="variant_shredding_small"),
     Named("DuckDB's profiles and logs", r"(?i)\bduckdb_logs\w*\b"),
     Named(
