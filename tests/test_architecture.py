@@ -75,14 +75,13 @@ KIT_LAYERS = (
     "keys",
     "refusal",
     "endpoint",
-    "network",
-    "world",
     "local_driver",
 )
 # minishark_lab's layers, low to high.
 LAB_LAYERS = (
     "tpch",
     "applications",
+    "simulator",
     "remembering",
     "models",
     "harness",
@@ -108,9 +107,8 @@ MACHINES = (
 )
 DRIVERS = (
     "machine_kit.local_driver",
-    "machine_kit.world",
     "sparrow_core.runtime.transport",
-    "sparrow_core.sim",
+    "minishark_lab.simulator",
     "sparrow_core.runtime.cluster",
     "canary_core.runtime",
 )
