@@ -455,7 +455,8 @@ def test_experiments_import_what_lies_below_them() -> None:
 
 
 def _lab_layer(name: str) -> int:
-    return LAB_LAYERS.index(name.split(".")[1]) if name.count(".") and "__" not in name else -1
+    room = name.partition(".")[2].partition(".")[0]
+    return LAB_LAYERS.index(room) if room and "__" not in room else -1
 
 
 def test_programs_know_nothing_of_the_engine() -> None:
