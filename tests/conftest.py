@@ -23,12 +23,13 @@ import psutil
 import pytest
 
 from minishark.cluster.contract import Cluster
-from minishark.cluster.folders import SHARED_MEMORY, abandoned_folders
+from minishark.cluster.folders import SHARED_MEMORY
 from minishark.cluster.machine import RUNNER
 from minishark.compiler.physical.costs import REFERENCE
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.query import calibration
 from minishark.session import connect
+from minishark_lab.chaos.leftovers import abandoned_folders
 from sparrow_core.runtime.transport.spawning import IGNORED, Template
 
 ROOT = Path(__file__).resolve().parents[1]

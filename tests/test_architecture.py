@@ -82,6 +82,7 @@ LAB_LAYERS = (
     "tpch",
     "applications",
     "simulator",
+    "early_binding",
     "remembering",
     "models",
     "harness",

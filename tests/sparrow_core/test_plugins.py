@@ -312,5 +312,5 @@ def test_names_of_installed_packages_need_no_list() -> None:
     placements.placer("eagle", job, Random(1))
     assert type(placements.of("eagle")) is Eagle
     assert "eagle" not in PLACEMENTS
-    with pytest.raises(InvalidJob, match=r"round_robin, adaptive, .*, and no module:factory"):
+    with pytest.raises(InvalidJob, match=r"sparrow, random, adaptive, .*, and no module:factory"):
         make_placement("hawk")
