@@ -748,6 +748,7 @@ class DataFrame(Frame, CamelCase):
 
         Raises:
             UnsupportedError: it reads tables, rows or functions of this session alone.
+            OptionError: the name, or an option, is not one that a job may have.
             AlreadyExistsError: there is a job of that name that is not over.
             ClusterError: the session's cluster ends with it, or does not answer.
 
