@@ -240,7 +240,7 @@ def _as_meant(node: Any) -> Any:
         case exp.Bracket(this=of, expressions=[key]) if not key.is_string:
             parts = [each.transform(_as_meant) for each in (of, key)]
             return exp.Anonymous(this="item", expressions=parts)
-        case exp.Any(this=item) if not isinstance(node.parent, exp.Binary | None):
+        case exp.Any(this=item) if not isinstance(node.parent, exp.Predicate | None):
             return exp.LogicalOr(this=_bare(item).transform(_as_meant))
         case exp.IgnoreNulls(this=call) if not isinstance(node.parent, exp.Window):
             known = exp.Not(this=exp.Is(this=call.this.copy(), expression=exp.Null()))
