@@ -169,7 +169,7 @@ def current_schema() -> in_text.Column:
 
 
 current_database = current_schema
-_OWN = {
+_OWN: dict[str, Callable[..., Any]] = {
     each.__name__: each
     for each in (
         hash, xxhash64, extract, element_at, slice, regexp_replace, current_catalog, current_schema
