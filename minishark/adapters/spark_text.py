@@ -143,7 +143,7 @@ def slice(x: Any, start: Any, length: Any) -> in_text.Column:  # noqa: A001 - Py
     first, count = in_text.column_or_name(start), in_text.column_or_name(length)
     made = in_text.called("slice", [x, first, count])
     wrong = in_text.call("no_element", first)
-    return in_text.case((first == 0) | (count < 0), wrong).otherwise(made).alias(made.name)
+    return in_text.case((first == 0) | (count < 0), wrong).otherwise(made).alias(made.name or "slice")
 
 
 def regexp_replace(
@@ -243,8 +243,8 @@ def _as_meant(node: Any) -> Any:
         case exp.Any(this=item) if not isinstance(node.parent, exp.Predicate | None):
             return exp.LogicalOr(this=_bare(item).transform(_as_meant))
         case exp.IgnoreNulls(this=call) if not isinstance(node.parent, exp.Window):
-            known = exp.Not(this=exp.Is(this=call.this.copy(), expression=exp.Null()))
-            return exp.Filter(this=call, expression=exp.Where(this=known)).transform(_as_meant)
+            there = exp.Not(this=exp.Is(this=call.this.copy(), expression=exp.Null()))
+            return exp.Filter(this=call, expression=exp.Where(this=there)).transform(_as_meant)
         case exp.Div() | exp.Add() | exp.Sub() | exp.Mul() | exp.Mod() if _is_of_text(node):
             return _counted(node)
         case exp.Interval(this=exp.Literal(this=text), unit=exp.IntervalSpan() as span):
