@@ -143,7 +143,9 @@ def slice(x: Any, start: Any, length: Any) -> in_text.Column:  # noqa: A001 - Py
     first, count = in_text.column_or_name(start), in_text.column_or_name(length)
     made = in_text.called("slice", [x, first, count])
     wrong = in_text.call("no_element", first)
-    return in_text.case((first == 0) | (count < 0), wrong).otherwise(made).alias(made.name or "slice")
+    return (
+        in_text.case((first == 0) | (count < 0), wrong).otherwise(made).alias(made.name or "slice")
+    )
 
 
 def regexp_replace(
