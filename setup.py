@@ -176,6 +176,10 @@ setup(
             "minishark.session = minishark.adapters.sqlalchemy:MinisharkDialect",
         ],
         "sparrow_core.placements": [
+            "batch = minishark_lab.early_binding:BatchPlacement",
+            "batch_filling = minishark_lab.early_binding:BatchFillingPlacement",
+            "per_task = minishark_lab.early_binding:PerTaskPlacement",
+            "round_robin = minishark_lab.early_binding:RoundRobinPlacement",
             "adaptive = minishark_lab.remembering:AdaptiveRatio",
             "dodoor = minishark_lab.remembering:Dodoor",
             "eagle = minishark_lab.remembering:Eagle",

@@ -49,6 +49,7 @@ from machine_kit.machine import Message
 from minishark_lab.harness.clocks import timed
 from minishark_lab.harness.parameters import Count
 from minishark_lab.harness.script import Options, described, run_script, run_sections
+from minishark_lab.simulator.cluster import SimulatedSlot, payload_of
 from sparrow_core import (
     InProcessCluster,
     JobEvent,
@@ -78,7 +79,6 @@ from sparrow_core.protocol.messages import (
 )
 from sparrow_core.protocol.types import ExecutorInfo, JobReport
 from sparrow_core.runtime.specs import ExecutorGroup
-from sparrow_core.sim.cluster import SimulatedSlot, payload_of
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # children load the runner from here

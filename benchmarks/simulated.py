@@ -16,12 +16,18 @@ import statistics
 from collections.abc import Iterator
 from random import Random
 
-from machine_kit.world import World
 from minishark_lab.harness.script import Options, run_script
 from minishark_lab.models.meter import Meter
+from minishark_lab.simulator.cluster import quiet_cluster
+from minishark_lab.simulator.workload import (
+    Workload,
+    make_jobs,
+    percentile,
+    response_times_s,
+    run_jobs,
+)
+from minishark_lab.simulator.world import World
 from minishark_lab.sparrow.policies import simulated_failover
-from sparrow_core.sim.cluster import quiet_cluster
-from sparrow_core.sim.workload import Workload, make_jobs, percentile, response_times_s, run_jobs
 
 Row = dict[str, float | int | str]
 PLACEMENTS = ("central", "sparrow", "batch", "per_task", "random")

@@ -1,8 +1,8 @@
 """A placement policy of your own: power of d choices, with memory of where it was quiet.
 
-    python examples/power_of_d.py                                    # simulated, beside others
-    python -m sparrow_core.sim --placement power_of_d:PowerOfD       # this folder on PYTHONPATH
-    minishark.connect(placement="power_of_d:PowerOfD")               # live
+    python examples/power_of_d.py                                      # simulated, beside others
+    python -m minishark_lab.simulator --placement power_of_d:PowerOfD  # this folder on PYTHONPATH
+    minishark.connect(placement="power_of_d:PowerOfD")                 # live
 
 Each job probes d nodes per task for their load, as `batch` does. What is new is the memory: the
 scheduler remembers the quietest nodes that its last jobs saw, and they compete with those that are
@@ -77,7 +77,7 @@ class _Choices(BoundPlacer):
 
 def main() -> None:
     """Simulate 100 nodes of 4 slots at 80 % load, under this placement and others."""
-    from sparrow_core.sim.workload import Workload, percentile, response_times_s
+    from minishark_lab.simulator.workload import Workload, percentile, response_times_s
 
     for placement in ("random", "batch", "power_of_d:PowerOfD", "sparrow"):
         workload = Workload(load=0.8, jobs=400, placement=placement)

@@ -11,12 +11,13 @@ import ray
 from ray.exceptions import RayError
 
 from minishark.errors import DataError
-from minishark.tables.pieces import PieceFile, StoredPiece, write_piece
+from minishark.tables.pieces import StoredPiece
 from minishark.worker.columns import ChosenColumns
 from minishark.worker.outputs import BATCH_ROWS, Outputs
 from minishark.worker.protocol import FileSlice
 from minishark.worker.store import InputMissingError, Store
 from minishark_platforms.blocks import Cut
+from minishark_platforms.pieces import PieceFile, write_piece
 from minishark_platforms.ray_errors import sentence
 
 

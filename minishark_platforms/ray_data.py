@@ -25,13 +25,14 @@ from minishark.cluster.backend import FilesLostError, Workplace
 from minishark.errors import DataError, ExecutionError, OptionError
 from minishark.query.sinks import HandOver
 from minishark.query.stored_rows import StoredRows
-from minishark.tables.pieces import PieceFile, StoredPiece
+from minishark.tables.pieces import StoredPiece
 from minishark.worker.columns import ChosenColumns
 from minishark.worker.memory import NodeMemory
 from minishark.worker.protocol import FileSlice
 from minishark.worker.store import InputMissingError
 from minishark_platforms.blocks import Block, Piece, pieces_of
 from minishark_platforms.cluster import DeployedCluster
+from minishark_platforms.pieces import PieceFile
 from minishark_platforms.ray_blocks import ResultColumns, taken, write_cuts
 from minishark_platforms.ray_errors import sentence
 from minishark_platforms.ray_nodes import RayNodes

@@ -30,10 +30,11 @@ from minishark_platforms.ray_errors import sentence
 from minishark_platforms.supervisor import Ended, Event, Launch, Placed, Started
 
 if TYPE_CHECKING:
-    from minishark.tables.pieces import PieceFile, StoredPiece
+    from minishark.tables.pieces import StoredPiece
     from minishark.worker.columns import ChosenColumns
     from minishark.worker.protocol import FileSlice
     from minishark_platforms.blocks import Cut
+    from minishark_platforms.pieces import PieceFile
     from minishark_platforms.ray_blocks import ResultColumns
 
 _CLIENT = "ray://"

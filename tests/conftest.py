@@ -23,17 +23,20 @@ import psutil
 import pytest
 
 from minishark.cluster.contract import Cluster
-from minishark.cluster.folders import SHARED_MEMORY, abandoned_folders
+from minishark.cluster.folders import SHARED_MEMORY
 from minishark.cluster.machine import RUNNER
 from minishark.compiler.physical.costs import REFERENCE
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.query import calibration
 from minishark.session import connect
+from minishark_lab.chaos.leftovers import abandoned_folders
 from sparrow_core.runtime.transport.spawning import IGNORED, Template
 
 ROOT = Path(__file__).resolve().parents[1]
 # Clusters end a moment after the test that closed or killed them.
 _GONE_S = 10.0
+# Of a slow test: many take half a minute on an idle machine, and minutes beside other work.
+_SLOW_LIMIT_S = 480.0
 _PREFIX = "ms-run-"
 _QUICK = "not slow"  # the marks that pyproject.toml asks for
 _own_folder = pytest.StashKey[Path]()
@@ -145,7 +148,10 @@ def _remove_killed_runs() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow, and sorts the rest
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let `sample(n)` mark a test's quick cases as slow, but for the first of each n."""
+    """Let `sample(n)` mark a test's quick cases as slow, but for the first of each n.
+
+    What is slow has a longer limit than pyproject.toml's, if not one of its own.
+    """
     cases: Counter[str] = Counter()
     for item in items:
         sample = item.get_closest_marker("sample")
@@ -154,6 +160,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if cases[name] % sample.args[0]:
                 item.add_marker(pytest.mark.slow)
             cases[name] += 1
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_SLOW_LIMIT_S))
 
 
 def pytest_collection_finish() -> None:

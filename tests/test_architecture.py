@@ -75,14 +75,14 @@ KIT_LAYERS = (
     "keys",
     "refusal",
     "endpoint",
-    "network",
-    "world",
     "local_driver",
 )
 # minishark_lab's layers, low to high.
 LAB_LAYERS = (
     "tpch",
     "applications",
+    "simulator",
+    "early_binding",
     "remembering",
     "models",
     "harness",
@@ -108,9 +108,8 @@ MACHINES = (
 )
 DRIVERS = (
     "machine_kit.local_driver",
-    "machine_kit.world",
     "sparrow_core.runtime.transport",
-    "sparrow_core.sim",
+    "minishark_lab.simulator",
     "sparrow_core.runtime.cluster",
     "canary_core.runtime",
 )
@@ -457,7 +456,8 @@ def test_experiments_import_what_lies_below_them() -> None:
 
 
 def _lab_layer(name: str) -> int:
-    return LAB_LAYERS.index(name.split(".")[1]) if name.count(".") and "__" not in name else -1
+    room = name.partition(".")[2].partition(".")[0]
+    return LAB_LAYERS.index(room) if room and "__" not in room else -1
 
 
 def test_programs_know_nothing_of_the_engine() -> None:

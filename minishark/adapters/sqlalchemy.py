@@ -188,19 +188,19 @@ class _Compiler(compiler.SQLCompiler):
         return f"{left} {word} {right} ESCAPE {self.render_literal_value(escape, types.STRINGTYPE)}"
 
     def visit_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
-        parts = [self.process(binary.left, **kw), self.process(binary.right, **kw)]
-        if (flags := binary.modifiers.get("flags")) is not None:
-            parts.append(self.render_literal_value(flags, types.STRINGTYPE))
-        return f"regexp_matches({', '.join(parts)})"
+        return self._by_pattern("regexp_matches", binary, kw)
 
     def visit_not_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
         return f"NOT {self.visit_regexp_match_op_binary(binary, operator, **kw)}"
 
     def visit_regexp_replace_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        return self._by_pattern("regexp_replace", binary, kw)
+
+    def _by_pattern(self, function: str, binary: Any, kw: dict[str, Any]) -> str:
         parts = [self.process(binary.left, **kw), self.process(binary.right, **kw)]
         if (flags := binary.modifiers.get("flags")) is not None:
             parts.append(self.render_literal_value(flags, types.STRINGTYPE))
-        return f"regexp_replace({', '.join(parts)})"
+        return f"{function}({', '.join(parts)})"
 
     def limit_clause(self, select: Any, **kw: Any) -> str:
         clauses = ""

@@ -31,7 +31,7 @@ SESSION_PREFIX = "s-"
 """How the names of sessions' folders on nodes begin."""
 
 _PREFIX = "minishark-"
-_LOCK = "owner.lock"
+LOCK = "owner.lock"
 _DRAFT_PREFIX = ".minishark-"
 
 
@@ -120,7 +120,7 @@ def _locked_folder(parent: Path, undo: contextlib.ExitStack) -> tuple[Path, IO[s
     folder = parent / draft.name.replace(_DRAFT_PREFIX, _PREFIX, 1)
     with contextlib.ExitStack() as undo_draft:
         undo_draft.callback(remove_folder, draft)
-        lock = undo_draft.enter_context((draft / _LOCK).open("w"))
+        lock = undo_draft.enter_context((draft / LOCK).open("w"))
         fcntl.flock(lock, fcntl.LOCK_EX)
         undo.callback(remove_folder, folder)
         undo.enter_context(lock)
@@ -131,12 +131,12 @@ def _locked_folder(parent: Path, undo: contextlib.ExitStack) -> tuple[Path, IO[s
 
 def remove_folder(folder: Path) -> None:
     """Remove a session's or node's folder, if it is this user's; nothing if it is gone."""
-    orphans.remove(folder, _LOCK)
+    orphans.remove(folder, LOCK)
 
 
 def remove_if_orphaned(folder: Path) -> bool:
     """Remove a session's or node's folder if its owner is dead; whether it did."""
-    return folder.name.startswith(_PREFIX) and orphans.remove_if_orphaned(folder, _LOCK)
+    return folder.name.startswith(_PREFIX) and orphans.remove_if_orphaned(folder, LOCK)
 
 
 def make_spill_folder(node: Path) -> None:
@@ -153,34 +153,7 @@ def make_spill_folder(node: Path) -> None:
                 shutil.rmtree(spilled, ignore_errors=True)
 
 
-def abandoned_folders(parent: Path) -> list[Path]:
-    """Folders of this user's sessions and nodes in `parent` whose owner is dead."""
-    abandoned = []
-    for folder in _candidates(parent):
-        with (
-            contextlib.suppress(OSError),
-            orphans.opened(folder) as opened,
-            orphans.locked(opened, _LOCK, shared=True),
-        ):
-            abandoned.append(folder)
-    return abandoned
-
-
-def unlocked_folders(parent: Path) -> list[Path]:
-    """Folders of this user in `parent` that look like a session's but have no lock: a bug."""
-    unlocked = []
-    for folder in _candidates(parent):
-        with (
-            contextlib.suppress(OSError),
-            orphans.opened(folder) as opened,
-            os.scandir(opened) as entries,
-        ):
-            if all(entry.name != _LOCK for entry in entries):
-                unlocked.append(folder)
-    return unlocked
-
-
-def _candidates(parent: Path) -> list[Path]:
+def candidates(parent: Path) -> list[Path]:
     """What may be sessions' and nodes' folders, by name; none if there is no such parent."""
     with contextlib.suppress(OSError):
         return list(parent.glob(f"{_PREFIX}*"))
@@ -195,5 +168,5 @@ def reap_all(shared_memory: Path | None = None) -> None:
 
 def reap(parent: Path) -> None:
     """Remove the folders in `parent` that dead sessions and nodes of this user left."""
-    for folder in _candidates(parent):
+    for folder in candidates(parent):
         remove_if_orphaned(folder)

@@ -37,7 +37,7 @@ from minishark.sources.filesystems import (
     is_remote,
     read_file,
     remove_files,
-    write_data,
+    write_file,
 )
 from minishark.worker.protocol import FileSlice, KeptOutput, encode
 from minishark.worker.store import InputMissingError, Store
@@ -157,7 +157,7 @@ class StoredEntries:
         return None if stored is None else stored[0]
 
     def write(self, name: str, entry: bytes) -> None:
-        write_data(entry, f"{self.uri}/{name}{_ENDING}", self.access())
+        write_file(entry, f"{self.uri}/{name}{_ENDING}", self.access())
 
     def tidy(self, limit_bytes: int) -> None:
         access = self.access()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import operator
 import secrets
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from minishark.cluster import placements
 from minishark.cluster.wire import own_versions
-from minishark.compiler.physical.options import PlannerOptions, check_partitions
+from minishark.compiler.physical.options import check_partitions
 from minishark.compiler.sql.statements import ParsedStatement
 from minishark.dataframe import DataFrame
 from minishark.dataframe.dialect import DUCKDB
@@ -660,16 +659,6 @@ class Session(CallVerbs, Operations, CamelCase):
         placements.check_name(placement)
         OPTIONS["probe_ratio"].check("probe_ratio", probe_ratio)
         self._runtime.engine.place(partial(self._runtime.cluster.placement, placement, probe_ratio))
-
-    @contextlib.contextmanager
-    def _planned_in_stages(self) -> Iterator[None]:
-        """Run all queries of the block in stages over the nodes, however small their tables.
-
-        `minishark tpch` compares both ways of planning over the same loaded tables by it.
-        """
-        planner = self._runtime.engine.planner
-        with planner.planned_with(PlannerOptions.eager(planner.options.partitions)):
-            yield
 
     def register_progress_handler(self, handler: ProgressHandler) -> None:
         """Call `handler` with a `QueryProgress` while queries run, at least once a second.

@@ -344,24 +344,21 @@ def exists(uri: str, access: StoreAccess = FROM_ENVIRONMENT) -> bool:
     return bool(list_below(uri, access))
 
 
-def write_file(path: Path, uri: str, access: StoreAccess = FROM_ENVIRONMENT) -> None:
-    """Store a local file, which is visible when it is complete.
+def write_file(data: Path | bytes, uri: str, access: StoreAccess = FROM_ENVIRONMENT) -> None:
+    """Store a local file, or bytes, as one that is visible when it is complete.
 
     Raises:
         DataError: the store does not answer, or denies access.
     """
-    _put(path, uri, access)
-
-
-def write_data(data: bytes, uri: str, access: StoreAccess = FROM_ENVIRONMENT) -> None:
-    """As `write_file`, with bytes of this process."""
-    _put(data, uri, access)
+    store = ObjectStore.at(uri, access)
+    with store.errors(uri, "write"):
+        store.obstore.put(store.store, store.key(uri), data)
 
 
 def replace_data(
     data: bytes, uri: str, version: str, access: StoreAccess = FROM_ENVIRONMENT
 ) -> bool:
-    """As `write_data`, if the file has that version still, or, with an empty one, if there is none.
+    """As `write_file`, if the file has that version still, or, with an empty one, if there is none.
 
     Raises:
         DataError: the store does not answer, denies access, or has no such condition.
@@ -390,12 +387,6 @@ def read_file(uri: str, access: StoreAccess = FROM_ENVIRONMENT) -> tuple[bytes, 
             return bytes(answer.bytes()), store.stored(answer.meta).version
         except FileNotFoundError:
             return None
-
-
-def _put(data: Path | bytes, uri: str, access: StoreAccess) -> None:
-    store = ObjectStore.at(uri, access)
-    with store.errors(uri, "write"):
-        store.obstore.put(store.store, store.key(uri), data)
 
 
 def copy_file(file: StoredFile, uri: str, access: StoreAccess = FROM_ENVIRONMENT) -> None:

@@ -24,7 +24,7 @@ from minishark.sources.filesystems import (
     copy_file,
     list_below,
     remove_files,
-    write_data,
+    write_file,
 )
 from minishark.tables.copy import MODES, Copy, Written, final_names
 from minishark.worker.uploads import MARK
@@ -58,7 +58,7 @@ class RemoteStaging:
             )
 
     def begin(self) -> None:
-        write_data(b"", f"{self.uri}/{MARK}", self.access)
+        write_file(b"", f"{self.uri}/{MARK}", self.access)
 
     def publish(self, written: Sequence[Written]) -> None:
         """Give all output of tasks its final names; if that fails, undo it."""

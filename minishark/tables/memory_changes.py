@@ -89,7 +89,7 @@ class MemoryTable(ChangedTable[Table]):
     def rows_at(self, numbers: NDArray[Any]) -> pa.Table | None:
         if self._context.on_hosts():
             return None
-        return self._context.tables.rows_at(self._table, numbers)
+        return self._context.tables.deltas.rows_at(self._table, numbers)
 
     def holders(self, keys: NewKeys, *, are_likely: bool = False) -> pa.Table:
         context, table = self._context, self._table

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import msgspec
 import pyarrow as pa
 
-from minishark.errors import DataError
-from minishark.worker.outputs import Outputs
-from minishark.worker.protocol import FileSlice, OutputKind, StageTask, TaskPayload
-from minishark.worker.writing import mapped
+from minishark.worker.protocol import FileSlice
 
 
 class StoredPiece(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,14 +37,6 @@ class StoredPiece(msgspec.Struct, frozen=True, kw_only=True):
         return self.batches or (0,)
 
 
-class PieceFile(msgspec.Struct, frozen=True):
-    """Where a piece is to be written: its number in a folder; and its Arrow schema."""
-
-    folder: str
-    number: int
-    schema: pa.Schema
-
-
 @runtime_checkable
 class Pieces(Protocol):
     """Data in pieces that are not in this process."""
@@ -64,29 +53,3 @@ class Pieces(Protocol):
             DataError: a piece can't be had, or has other columns.
             OSError: the disk is full.
         """
-
-
-def write_piece(
-    outputs: Outputs, file: PieceFile, batches: Iterable[pa.RecordBatch]
-) -> StoredPiece:
-    """Write a piece to a node's store.
-
-    Raises:
-        DataError: the rows have other columns.
-    """
-    names = file.schema.names
-    stage = StageTask(
-        sql="",
-        types=(),
-        output=OutputKind.PARTITION,
-        folder=file.folder,
-        columns=tuple((name, "") for name in names),
-    )
-    try:
-        conforming = (batch.select(names).cast(file.schema) for batch in batches)
-        task = TaskPayload(index=file.number, inputs={})
-        name, stored = outputs.partition(stage, task, file.schema, conforming)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError) as error:
-        raise DataError(f"A block does not have the dataset's columns: {error}") from error
-    rows = tuple(batch.num_rows for batch in mapped(stored).to_batches())
-    return StoredPiece(file=name, node=outputs.store.node, batches=rows, bytes=stored.bytes)

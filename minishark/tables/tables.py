@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from typing import Any, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 from msgspec import structs
-from numpy.typing import NDArray
 
 from minishark.cluster.backend import CALLS_FOLDER, TRANSACTIONS_FOLDER, Placement, Workplace
 from minishark.cluster.platforms import datasets_of
@@ -604,14 +602,6 @@ class Tables:
             for old, new in zip(source.merged, loaded.partitions, strict=True)
         )
         return replace_fields(loaded, partitions=partitions)
-
-    def rows_at(self, table: Table, numbers: NDArray[np.int64]) -> pa.Table:
-        """The rows of a table with these numbers, which ascend, and the numbers.
-
-        Raises:
-            PartitionsLostError: no node has their partitions any more.
-        """
-        return self.deltas.rows_at(table, numbers)
 
     @contextlib.contextmanager
     def _into(self, table: Table) -> Iterator[None]:

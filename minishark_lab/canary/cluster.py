@@ -27,8 +27,8 @@ from canary_core.protocol.messages import (
 from canary_core.results import result_of
 from machine_kit.addresses import Address, address
 from machine_kit.machine import Envelope, Machine, Message
-from machine_kit.network import Network
-from machine_kit.world import World
+from minishark_lab.simulator.network import Network
+from minishark_lab.simulator.world import World
 
 CONTROLLER = address("controller", "controller")
 ROUNDING_S = 1e-9  # a message put off until then may come a rounding error earlier

@@ -15,10 +15,10 @@ from canary_core.protocol.messages import Finished, Outcome
 from canary_core.results import result_of
 from machine_kit.addresses import address
 from machine_kit.machine import Envelope, Machine, Message
-from machine_kit.world import World
 from minishark_lab.harness.experiment import Advance, Chart, Experiment
 from minishark_lab.harness.findings import Finding, value
 from minishark_lab.harness.rows import Point, Row
+from minishark_lab.simulator.world import World
 from sparrow_core.protocol.errors import SparrowError
 
 _UNTIL_S = 3600.0

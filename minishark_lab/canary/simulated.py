@@ -20,7 +20,6 @@ from canary_core.driver import Driver, Run, Value
 from canary_core.machines.controller import Settings
 from canary_core.protocol.messages import Packet, Work, WorkerIn, WorkerLost
 from machine_kit.machine import Envelope, Machine, Message
-from machine_kit.network import Network
 from minishark_lab.canary.cluster import CONTROLLER, SimulatedRun, SimulatedWorker, now_s, spend
 from minishark_lab.harness.experiment import Advance, Chart, Experiment
 from minishark_lab.harness.findings import (
@@ -32,6 +31,7 @@ from minishark_lab.harness.findings import (
     value,
 )
 from minishark_lab.harness.rows import Point
+from minishark_lab.simulator.network import Network
 
 _CENTRAL = "central scheduler (2,600 tasks/s)"
 _CANARY = "Canary"

@@ -26,7 +26,7 @@ import msgspec
 import psutil
 
 from minishark.cluster.endpoints import HOST_VARIABLE
-from minishark.cluster.folders import SHARED_MEMORY, abandoned_folders, unlocked_folders
+from minishark.cluster.folders import SHARED_MEMORY
 from minishark.cluster.launch import (
     ClusterRecord,
     StartOptions,
@@ -36,6 +36,7 @@ from minishark.cluster.launch import (
     stop_cluster,
 )
 from minishark.errors import ClusterError
+from minishark_lab.chaos.leftovers import abandoned_folders, unlocked_folders
 
 ClusterKind: TypeAlias = Literal["own", "hosts"]
 """Where queries run: on the session's own cluster, or on nodes that emulate separate hosts (tcp,

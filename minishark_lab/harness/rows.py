@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 
-from sparrow_core.sim.workload import percentile
+from minishark_lab.simulator.workload import percentile
 
 __all__ = [
     "Point", "Response", "Row", "across", "distribution", "interval", "mean_and_interval",

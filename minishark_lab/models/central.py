@@ -6,8 +6,8 @@ import heapq
 import math
 from collections.abc import Sequence
 
-from sparrow_core.sim.cluster import duration_of
-from sparrow_core.sim.workload import Arrival
+from minishark_lab.simulator.cluster import duration_of
+from minishark_lab.simulator.workload import Arrival
 
 
 def shortest_first_response_times_s(

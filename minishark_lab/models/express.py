@@ -3,8 +3,8 @@
 Production placers and queue disciplines make all decisions. Left out is whatever has no effect
 without faults: heartbeats, reports, acknowledgements, executors, and messages as objects. Messages
 to many nodes at one instant are one event; all delays between nodes are equal, so that events wait
-in a queue instead of a heap. With the same seed, response times equal those of `machine_kit.world`
-up to rounding; tests compare them. It requires a network without faults, tasks of at least a
+in a queue instead of a heap. With the same seed, response times equal those of `simulator.world` up
+to rounding; tests compare them. It requires a network without faults, tasks of at least a
 millisecond, and a fixed set of nodes.
 """
 
@@ -21,7 +21,9 @@ from random import Random
 from typing import Any
 
 from machine_kit.addresses import Address
-from machine_kit.network import Network
+from minishark_lab.simulator.cluster import duration_of
+from minishark_lab.simulator.network import Network
+from minishark_lab.simulator.workload import Arrival
 from sparrow_core.machines.scheduler import SchedulerConfig
 from sparrow_core.policy.disciplines import Discipline, Lanes, Queued, make_discipline
 from sparrow_core.policy.placement import Placements
@@ -30,8 +32,6 @@ from sparrow_core.protocol.errors import SparrowError
 from sparrow_core.protocol.ids import JobId, NodeName, TaskId
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import Claim, NodeLevel, TaskSpec, claim_of
-from sparrow_core.sim.cluster import duration_of
-from sparrow_core.sim.workload import Arrival
 
 _NOBODY = Address("")
 _NO_CLAIM = Claim()

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from machine_kit.addresses import Address, endpoint_of
 from machine_kit.machine import Envelope, Message
-from machine_kit.network import is_local
-from machine_kit.world import World
+from minishark_lab.simulator.network import is_local
+from minishark_lab.simulator.world import World
 from sparrow_core.protocol.ids import JobId
 from sparrow_core.protocol.messages import AssignTasks, CancelReservations, GetTasks, Reserve
 

@@ -3,8 +3,8 @@
 Reservations are served in order of arrival, so a job's outcome follows from the times at which the
 probed nodes are free next, whatever comes later: no event heap is needed. With late binding the
 first m nodes to ask get the m tasks; the others lose the slot until the cancellation reaches them,
-or nothing if it does so before they ask. All messages have the delays of `machine_kit.network`.
-Given the same random choices, response times equal those of `machine_kit.world` on production
+or nothing if it does so before they ask. All messages have the delays of `simulator.network`.
+Given the same random choices, response times equal those of `simulator.world` on production
 machines up to rounding; tests compare them.
 
 Tasks that are bound to nodes at arrival are shipped with the decision, as in the papers' baselines.
@@ -20,9 +20,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from machine_kit.network import Network
-from sparrow_core.policy import sampling as policy
-from sparrow_core.sim.workload import (
+from minishark_lab.simulator.network import Network
+from minishark_lab.simulator.workload import (
     BIMODAL_LONG_SHARE,
     BIMODAL_RATIO,
     BIMODAL_SHORT,
@@ -31,6 +30,7 @@ from sparrow_core.sim.workload import (
     CentralQueue,
     Workload,
 )
+from sparrow_core.policy import sampling as policy
 
 Floats = NDArray[np.float64]
 Indexes = NDArray[np.int64]

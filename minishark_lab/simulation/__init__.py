@@ -1,7 +1,7 @@
 """The engine in a deterministic simulation: one seed is one history, to its last event.
 
     simulated (production code, unchanged)            replaced
-    sparrow_core: client, scheduler, node monitor,    sockets           world (`sparrow_core/sim`)
+    sparrow_core: client, scheduler, node monitor,    sockets           world (`simulator`)
       executor                                        threads, time     `fibers`
     query: ladder, run, stage graph, stage jobs,      disks, services   `disks`
       job builder, sinks                              DuckDB            `work`: rows of integers

@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from machine_kit.network import host_of
-from machine_kit.world import World
 from minishark.cluster import wire
 from minishark.cluster.membership import Change
 from minishark.worker.protocol import FileSlice, StoreLocation
@@ -24,6 +22,8 @@ from minishark.worker.store import FolderMissingError, InputMissingError, Store
 from minishark.worker.visible_rows import with_numbers, without_deleted
 from minishark.worker.writing import StoredFile
 from minishark_lab.simulation.files import SharedFiles
+from minishark_lab.simulator.network import host_of
+from minishark_lab.simulator.world import World
 
 
 @dataclass(frozen=True, slots=True)

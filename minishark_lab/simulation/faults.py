@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from random import Random
 
 from machine_kit.addresses import endpoint_of
-from machine_kit.world import World
 from minishark.cluster.outputs import FOLDER
 from minishark_lab.simulation.disks import File
 from minishark_lab.simulation.hosts import Hosts
 from minishark_lab.simulation.script import Fault
+from minishark_lab.simulator.world import World
 from sparrow_core.protocol.ids import NodeName
 
 _NODES_MAX = 7

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from machine_kit.world import World
+from minishark_lab.simulator.world import World
 
 T = TypeVar("T")
 

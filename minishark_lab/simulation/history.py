@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
-from machine_kit.network import Network
-from machine_kit.world import Trace, World
 from minishark.errors import (
     CatalogError,
     ConflictError,
@@ -50,6 +48,8 @@ from minishark_lab.simulation.session import (
     WatchedCatalog,
 )
 from minishark_lab.simulation.work import Rows, rows_of
+from minishark_lab.simulator.network import Network
+from minishark_lab.simulator.world import Trace, World
 
 _STORES = ("store", "create_as", "keep", "refresh")
 _VERBS = ("begin", "commit", "rollback")

@@ -12,7 +12,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from machine_kit.addresses import Address, endpoint_of
-from machine_kit.world import World
 from minishark.cluster import wire
 from minishark.cluster.membership import Keep, Request
 from minishark.cluster.node_service import CUT_OFF_MAX_S, LEASE_S
@@ -21,10 +20,11 @@ from minishark.worker.protocol import StoreLocation
 from minishark_lab.simulation.disks import Disk, Disks
 from minishark_lab.simulation.executor import SimulatedSlot
 from minishark_lab.simulation.outputs import NodeOutputs
+from minishark_lab.simulator.cluster import SimulatedCluster
+from minishark_lab.simulator.world import World
 from sparrow_core.machines.node_monitor import NodeMonitor
 from sparrow_core.protocol.ids import NodeName
 from sparrow_core.protocol.messages import Drain
-from sparrow_core.sim.cluster import SimulatedCluster
 
 _TIDY_S = 1.0
 _DRAIN_MAX_S = 300.0

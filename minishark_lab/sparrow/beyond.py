@@ -27,12 +27,12 @@ from minishark_lab.harness.parameters import (
 from minishark_lab.harness.rows import Response, response
 from minishark_lab.models.analysis import pooled_relaxation_time, relaxation_time
 from minishark_lab.models.express import ExpressCluster
+from minishark_lab.simulator.cluster import payload_of
+from minishark_lab.simulator.workload import Arrival
 from minishark_lab.sparrow.streams import START_S, Stream, response_times, run_for
 from sparrow_core.protocol.ids import JobId
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
-from sparrow_core.sim.cluster import payload_of
-from sparrow_core.sim.workload import Arrival
 
 # --- sticky probing with shortest remaining work first -----------------------------------------
 

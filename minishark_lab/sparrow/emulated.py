@@ -32,6 +32,7 @@ from minishark_lab.harness.paired import (
 from minishark_lab.harness.parameters import Count, Loads, Positive
 from minishark_lab.harness.rows import Point, Response, Row, distribution, response
 from minishark_lab.models.express import ExpressCluster
+from minishark_lab.simulator.cluster import payload_of
 from minishark_lab.sparrow.emulation import EmulatedCluster, run_queries
 from minishark_lab.sparrow.placements import NAMES
 from minishark_lab.sparrow.queries import Query, QueryStage, simulate_queries
@@ -39,7 +40,6 @@ from minishark_lab.sparrow.recorded import TpchPlan, TpchUsers
 from sparrow_core.observe.audit import AuditEvent
 from sparrow_core.protocol.types import TaskSpec
 from sparrow_core.runtime.specs import JobSpec
-from sparrow_core.sim.cluster import payload_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ import msgspec
 
 from machine_kit.addresses import Address, name_of
 from machine_kit.local_driver import LocalDriver
+from minishark_lab.simulator.cluster import SimulatedSlot
 from sparrow_core.machines.executor import Executor
 from sparrow_core.machines.node_monitor import NodeMonitor, NodeMonitorConfig
 from sparrow_core.machines.scheduler import Scheduler, SchedulerConfig
@@ -21,7 +22,6 @@ from sparrow_core.protocol.messages import SlotReady
 from sparrow_core.runtime.transport.observe import observed
 from sparrow_core.runtime.transport.process import calm_collector, run_until_stdin_ends
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
-from sparrow_core.sim.cluster import SimulatedSlot
 
 # Nothing fails, and hundreds of nodes share few cores: late heartbeats must not count.
 _PATIENCE_S = 60.0

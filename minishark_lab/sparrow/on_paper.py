@@ -11,8 +11,6 @@ from typing import Annotated
 
 import numpy as np
 
-from machine_kit.network import Network
-from machine_kit.world import World
 from minishark_lab.harness.experiment import Advance, Chart, Experiment, over_cases
 from minishark_lab.harness.findings import Finding, value
 from minishark_lab.harness.parameters import Count, Load, Loads, NotNegative, Ratios, Some
@@ -24,8 +22,10 @@ from minishark_lab.models.analysis import (
     zero_wait_probability,
 )
 from minishark_lab.models.meter import Meter
-from sparrow_core.sim.cluster import quiet_cluster
-from sparrow_core.sim.workload import Workload, make_jobs, run_jobs
+from minishark_lab.simulator.cluster import quiet_cluster
+from minishark_lab.simulator.network import Network
+from minishark_lab.simulator.workload import Workload, make_jobs, run_jobs
+from minishark_lab.simulator.world import World
 
 _AT_ONCE = Network(0.0, 0.0)  # the formulas assume no network delay
 _NAMES = {"random": "random", "per_task": "per-task", "batch": "batch", "sparrow": "late binding"}

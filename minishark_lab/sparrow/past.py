@@ -9,7 +9,6 @@ from random import Random
 
 import numpy as np
 
-from machine_kit.network import Network
 from minishark_lab.harness.experiment import Advance, Chart, Experiment, over_cases
 from minishark_lab.harness.findings import Finding, percent_over, value
 from minishark_lab.harness.lengths import RunLength, run_length
@@ -27,14 +26,15 @@ from minishark_lab.harness.parameters import (
 from minishark_lab.harness.rows import Point
 from minishark_lab.models.analysis import relaxation_time
 from minishark_lab.models.express import ExpressCluster
-from minishark_lab.sparrow.placements import NAMES
-from sparrow_core.protocol.ids import NodeName
-from sparrow_core.sim.workload import (
+from minishark_lab.simulator.network import Network
+from minishark_lab.simulator.workload import (
     DISTRIBUTIONS,
     Workload,
     central_response_times_s,
     make_jobs,
 )
+from minishark_lab.sparrow.placements import NAMES
+from sparrow_core.protocol.ids import NodeName
 
 MEDIAN, P95, MESSAGES = "median response (ms)", "95th percentile (ms)", "messages a task"
 

@@ -11,7 +11,6 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta, structs
 
-from machine_kit.network import Network
 from minishark_lab.harness.experiment import Advance, Chart, Experiment, Mark, over_cases
 from minishark_lab.harness.findings import (
     Finding,
@@ -45,7 +44,8 @@ from minishark_lab.models.analysis import (
     relaxation_time,
 )
 from minishark_lab.models.vector import ARRIVALS, DISTRIBUTIONS, VECTORIZED, VectorCluster, distinct
-from sparrow_core.sim.workload import Workload
+from minishark_lab.simulator.network import Network
+from minishark_lab.simulator.workload import Workload
 
 
 class _Names(dict[str, str]):

@@ -14,7 +14,6 @@ from msgspec import Meta
 
 from machine_kit.addresses import Address
 from machine_kit.machine import Envelope, Message
-from machine_kit.world import World
 from minishark_lab.harness.experiment import Advance, Chart, Experiment, Mark, over_cases
 from minishark_lab.harness.findings import (
     Finding,
@@ -27,12 +26,13 @@ from minishark_lab.harness.findings import (
 from minishark_lab.harness.parameters import Count, Load, NotNegative, Positive, Some
 from minishark_lab.harness.rows import Point, Response, distribution, response
 from minishark_lab.models.express import ExpressCluster
+from minishark_lab.simulator.cluster import SimulatedCluster, payload_of
+from minishark_lab.simulator.workload import Arrival, run_jobs
+from minishark_lab.simulator.world import World
 from minishark_lab.sparrow.streams import START_S, RunningTasks, Stream, response_times, run_for
 from sparrow_core.protocol.ids import JobId
 from sparrow_core.protocol.messages import RunTasks, StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
-from sparrow_core.sim.cluster import SimulatedCluster, payload_of
-from sparrow_core.sim.workload import Arrival, run_jobs
 
 _SAMPLE_S = 0.1
 

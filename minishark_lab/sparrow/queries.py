@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from minishark_lab.models.express import ExpressCluster
+from minishark_lab.simulator.workload import Arrival
 from minishark_lab.sparrow.streams import START_S
 from sparrow_core.protocol.ids import JobId
 from sparrow_core.runtime.specs import JobSpec, start_of
-from sparrow_core.sim.workload import Arrival
 
 
 class QueryStage(msgspec.Struct, frozen=True):

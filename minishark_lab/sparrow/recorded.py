@@ -22,11 +22,11 @@ from minishark_lab.harness.parameters import (
     check_placements,
 )
 from minishark_lab.models.analysis import queue_relaxation_time
+from minishark_lab.simulator.cluster import payload_of
 from minishark_lab.sparrow.placements import COMPARED
 from minishark_lab.sparrow.queries import Query, QueryStage
 from sparrow_core.protocol.types import TaskSpec
 from sparrow_core.runtime.specs import JobSpec
-from sparrow_core.sim.cluster import payload_of
 
 
 class RecordedStage(msgspec.Struct, frozen=True):

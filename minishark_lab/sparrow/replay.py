@@ -9,7 +9,6 @@ from itertools import product
 from pathlib import Path
 from random import Random
 
-from machine_kit.network import Network
 from minishark_lab.harness.experiment import Advance, Chart, Experiment, ExperimentError, over_cases
 from minishark_lab.harness.findings import Finding, times, value
 from minishark_lab.harness.lengths import RunLength, run_length, spread
@@ -28,13 +27,14 @@ from minishark_lab.harness.rows import Point, Row, response
 from minishark_lab.models.analysis import pooled_relaxation_time, queue_relaxation_time
 from minishark_lab.models.central import shortest_first_response_times_s
 from minishark_lab.models.express import ExpressCluster
+from minishark_lab.simulator.cluster import payload_of
+from minishark_lab.simulator.network import Network
+from minishark_lab.simulator.workload import Arrival, central_response_times_s
 from minishark_lab.sparrow.placements import NAMES
 from minishark_lab.sparrow.traces import FORMATS, TracedJob, hawk_shaped, read_trace
 from sparrow_core.protocol.ids import JobId
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
-from sparrow_core.sim.cluster import payload_of
-from sparrow_core.sim.workload import Arrival, central_response_times_s
 
 _LONG_TIMES = 10.0
 _SHORTEST_S = 0.001  # of a task: below, nodes would fetch ahead, which is not simulated

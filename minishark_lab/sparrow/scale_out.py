@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Annotated
 
-from machine_kit.network import Network
 from minishark_lab.harness.experiment import Advance, Chart, Experiment, over_cases
 from minishark_lab.harness.findings import Finding, value
 from minishark_lab.harness.parameters import Count, Counts, Natural, NotNegative, Positive, Some
 from minishark_lab.harness.rows import Point, Row
 from minishark_lab.models.express import ExpressCluster
+from minishark_lab.simulator.cluster import payload_of
+from minishark_lab.simulator.network import Network
 from minishark_lab.sparrow.queries import Query, QueryStage, simulate_queries
 from minishark_lab.sparrow.scale_model import (
     Machines,
@@ -32,7 +33,6 @@ from minishark_lab.sparrow.scale_model import (
 )
 from sparrow_core.protocol.types import TaskSpec
 from sparrow_core.runtime.specs import JobSpec
-from sparrow_core.sim.cluster import payload_of
 
 _LEAST_S = 0.001  # the simulator's shortest task
 _IDLE_S = 1e5  # between two queries, so that each runs alone

@@ -10,11 +10,11 @@ from msgspec import Struct
 
 from minishark_lab.harness.experiment import Advance
 from minishark_lab.models.express import ExpressCluster
+from minishark_lab.simulator.cluster import payload_of
+from minishark_lab.simulator.workload import ARRIVALS, Arrival
 from sparrow_core.protocol.ids import JobId
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
-from sparrow_core.sim.cluster import payload_of
-from sparrow_core.sim.workload import ARRIVALS, Arrival
 
 START_S = 1.0  # time zero of streams: nodes have registered by then
 

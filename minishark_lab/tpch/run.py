@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ import pyarrow as pa
 from minishark.cli.tpch.locations import default_data_folder, scale_folder
 from minishark.cli.tpch.queries import QUERY_COUNT, load_queries
 from minishark.cli.tpch.tables import default_replicas, load_tables, tpch_tables
+from minishark.compiler.physical.options import PlannerOptions
 from minishark.errors import MinisharkError
 from minishark.query.answers import differences
 from minishark.session.connect import connect
@@ -116,9 +118,17 @@ def _run_query(
     order = reference.order(text, expected)
     # The same cluster and tables serve both ways: only the planner's options differ.
     planned = _run_all(session, text, repetitions, expected, order)
-    with session._planned_in_stages():  # noqa: SLF001 - useful for comparisons only
+    with planned_in_stages(session):
         staged = _run_all(session, text, repetitions, expected, order)
     return QueryOutcome(number, tuple(time_s for _, time_s in answers), planned, staged)
+
+
+@contextlib.contextmanager
+def planned_in_stages(session: Session) -> Iterator[None]:
+    """Run all queries of the block in stages over the nodes, however small their tables."""
+    planner = session._runtime.engine.planner  # noqa: SLF001 - useful for comparisons only
+    with planner.planned_with(PlannerOptions.eager(planner.options.partitions)):
+        yield
 
 
 def _run_all(

@@ -15,25 +15,15 @@ from random import Random
 from typing import Final
 
 from sparrow_core.policy import plugins
-from sparrow_core.policy.early_binding import (
-    BatchFillingPlacement,
-    BatchPlacement,
-    PerTaskPlacement,
-    RandomPlacement,
-)
+from sparrow_core.policy.early_binding import RandomPlacement
 from sparrow_core.policy.late_binding import LateBinding
 from sparrow_core.policy.placer import HOOKS, PlacedJob, Placement, Placer, Watcher
-from sparrow_core.policy.round_robin import RoundRobinPlacement
 from sparrow_core.protocol.errors import InvalidJob
 from sparrow_core.protocol.types import TaskSpec
 
 PLACEMENTS: Final[dict[str, Callable[[], Placement]]] = {
     "sparrow": LateBinding,
-    "batch": BatchPlacement,
-    "batch_filling": BatchFillingPlacement,
-    "per_task": PerTaskPlacement,
     "random": RandomPlacement,
-    "round_robin": RoundRobinPlacement,
 }
 """Sparrow's own."""
 DEFAULT_PLACEMENT: Final = "sparrow"

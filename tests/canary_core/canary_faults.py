@@ -14,8 +14,8 @@ from canary_core.machines.controller import Settings
 from canary_core.protocol.messages import Drain, Move
 from canary_core.sequential import run_sequentially
 from machine_kit.addresses import Address
-from machine_kit.network import Network
 from minishark_lab.canary.cluster import CONTROLLER, SimulatedRun
+from minishark_lab.simulator.network import Network
 
 LIMIT_S = 120.0  # simulated; fault-free programs take less than one
 

@@ -23,8 +23,8 @@ from canary_core.protocol.messages import Advance, Entry, Move, Packet, Report
 from canary_core.results import result_of
 from machine_kit.addresses import Address, address
 from machine_kit.machine import Message
-from machine_kit.network import Network
 from minishark_lab.canary.cluster import CONTROLLER, SimulatedRun, spend
+from minishark_lab.simulator.network import Network
 
 # Fields that say nothing in a script: sizes, digests, who sends, what is pickled.
 SILENT_FIELDS = {

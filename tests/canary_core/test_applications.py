@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from canary_core import Run, Value, run_sequentially
 from canary_core.machines.controller import Settings
 from canary_core.protocol.messages import Move
-from machine_kit.network import Network
 from minishark_lab.applications import kmeans, logistic, pagerank
 from minishark_lab.canary.cluster import CONTROLLER, SimulatedRun
+from minishark_lab.simulator.network import Network
 
 PARTITIONS = (1, 2, 3, 4, 8, 12)
 

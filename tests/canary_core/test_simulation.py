@@ -33,8 +33,8 @@ from canary_core.protocol.messages import Cancel, Drain, Move, Packet, Pieces
 from canary_core.results import error_of
 from machine_kit.addresses import Address, address
 from machine_kit.machine import Envelope, Message
-from machine_kit.network import Network
 from minishark_lab.canary.cluster import CONTROLLER, SimulatedRun, spend
+from minishark_lab.simulator.network import Network
 
 SLOW_BLOCK = 500
 

@@ -41,6 +41,13 @@ class FakeFrame:
         )
 
 
+@contextmanager
+def _in_stages(_: FakeSession) -> Iterator[None]:
+    FakeFrame.stages = 4
+    yield
+    FakeFrame.stages = 1
+
+
 class FakeSession:
     """A session whose tables are views in DuckDB; it records how it was used."""
 
@@ -63,12 +70,6 @@ class FakeSession:
         """Ends it."""
         self.stopped = True
         self._connection.close()
-
-    @contextmanager
-    def _planned_in_stages(self) -> Iterator[None]:
-        FakeFrame.stages = 4
-        yield
-        FakeFrame.stages = 1
 
     def create_table(
         self, name: str, data: str, *, on_progress: Callable[[int, int], None], **options: Any
@@ -107,5 +108,6 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeSession]]:
 
     for home in ("minishark.session.connect", "minishark_lab.tpch.run"):
         monkeypatch.setattr(f"{home}.connect", connect)
+    monkeypatch.setattr("minishark_lab.tpch.run.planned_in_stages", _in_stages)
     yield opened
     assert all(session.stopped for session in opened)

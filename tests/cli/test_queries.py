@@ -157,6 +157,7 @@ def test_folders_in_folders_are_searched(tmp_path: Path) -> None:
         ("FROM 'a.csv' JOIN 'b.csv' USING (x)", ()),
         ("FROM nation JOIN 'b.csv' USING (x)", ("nation",)),
         ("FROM nation JOIN regoin USING (x)", ("nation", "region")),
+        ("SELECT 'JOIN regoin' FROM nation JOIN 'b.csv' USING (x)", ("nation",)),
     ],
 )
 def test_joins_by_using_load_what_they_name(text: str, names: tuple[str, ...]) -> None:

@@ -14,7 +14,7 @@ from minishark.cluster.sharing import SharedEvents
 from minishark.cluster.wire import Events, GetEvents
 from minishark.errors import DataError
 from minishark.model.events import history, kinds
-from minishark.model.events.history import HistoryReader, HistoryWriter, read_history
+from minishark.model.events.history import HistoryReader, HistoryWriter
 from minishark.model.events.stream import EventStream
 from minishark.session.page.board import Board
 from sparrow_core import PlacementStep
@@ -97,7 +97,7 @@ def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
     writer = HistoryWriter(tmp_path / "log", BEGAN)
     writer.write(events)
     writer.close()
-    assert [BEGAN, *events] == list(read_history(tmp_path / "log"))
+    assert [BEGAN, *events] == list(HistoryReader(tmp_path / "log").read())
     (file,) = (tmp_path / "log").iterdir()
     assert 0o600 == file.stat().st_mode & 0o777
 
@@ -134,7 +134,7 @@ def test_a_history_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert history.FILES_MAX == len(files)
     assert old not in files
     assert other.exists()
-    assert _died(399) in list(read_history(tmp_path))
+    assert _died(399) in list(HistoryReader(tmp_path).read())
 
 
 @pytest.mark.parametrize("content", [b"", b"hello\n", b'{"type":"NodeDied","at":1}\n'])
@@ -182,7 +182,7 @@ def test_text_that_is_no_unicode_is_written(tmp_path: Path) -> None:
     text = kinds.shortened("SELECT '\udc80é'")
     writer.write([kinds.QueryStarted(at=1.0, query=1, sql=text)])
     writer.close()
-    _, read = read_history(tmp_path)
+    _, read = HistoryReader(tmp_path).read()
     assert isinstance(read, kinds.QueryStarted)
     assert "SELECT '\\udc80é'" == read.sql
 
@@ -200,7 +200,7 @@ def test_files_of_the_last_format_are_read() -> None:
     """One that 0.2 wrote, with the figures of tasks beside their numbers: nothing is lost."""
     board = Board(is_history=True)
     session = ""
-    for event in read_history(Path(__file__).with_name("format_1.events.jsonl")):
+    for event in HistoryReader(Path(__file__).with_name("format_1.events.jsonl")).read():
         session = event.session if isinstance(event, kinds.SessionStarted) else session
         board.apply(event, session)
     queries = {query.sql: query for query in board.queries.values()}

@@ -20,7 +20,7 @@ import pytest
 import minishark
 from minishark.errors import ClusterError, DataError, MinisharkError, QueryCancelledError
 from minishark.model.events import kinds
-from minishark.model.events.history import read_history
+from minishark.model.events.history import HistoryReader
 from minishark.model.events.record import StageRecord
 from minishark.session.page.site import READER_S
 from minishark.session.session import Session
@@ -302,7 +302,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
     assert -signal.SIGKILL == done.returncode
-    events = list(read_history(tmp_path))
+    events = list(HistoryReader(tmp_path).read())
     assert isinstance(events[0], kinds.SessionStarted)
     (ended,) = (event for event in events if isinstance(event, kinds.QueryEnded))
     assert "done" == ended.state

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from machine_kit.world import World
 from minishark.errors import (
     CatalogError,
     ClusterError,
@@ -23,6 +22,7 @@ from minishark_lab.simulation.fibers import Fibers
 from minishark_lab.simulation.model import Model, Said, Seen, Transaction
 from minishark_lab.simulation.queries import Query
 from minishark_lab.simulation.script import FILE, KEPT, KEYED, Statement
+from minishark_lab.simulator.world import World
 from tests.simulation.test_found import ROWS, Bed
 
 

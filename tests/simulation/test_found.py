@@ -9,7 +9,6 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from machine_kit.world import World
 from minishark.errors import ConflictError, DataError, MinisharkError, PartitionsLostError
 from minishark.model.catalog import Table
 from minishark.query.sinks import Layout
@@ -23,6 +22,7 @@ from minishark_lab.simulation.hosts import Hosts
 from minishark_lab.simulation.queries import Query
 from minishark_lab.simulation.session import Given, SimulatedFront
 from minishark_lab.simulation.work import Row, batch_of
+from minishark_lab.simulator.world import World
 from sparrow_core.protocol.ids import NodeName
 
 ROWS = tuple((i % 5, i) for i in range(12))

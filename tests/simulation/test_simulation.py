@@ -13,12 +13,12 @@ import pytest
 
 from machine_kit.addresses import Address, address
 from machine_kit.machine import Envelope, Machine, Message
-from machine_kit.world import World
 from minishark_lab.simulation.experiment import Simulate, simulate, verdict
 from minishark_lab.simulation.fibers import Fibers, SimulatedClock
 from minishark_lab.simulation.history import Outcome, run_history
 from minishark_lab.simulation.script import script_of
 from minishark_lab.simulation.shrink import fewest, shrink
+from minishark_lab.simulator.world import World
 from tests.simulation.mutations import MUTATIONS, dropped_tables_keep_their_files
 
 ROOT = Path(__file__).parents[2]

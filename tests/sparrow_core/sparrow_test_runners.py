@@ -106,6 +106,12 @@ class CommandRunner:
         time.sleep(float(argument))
         return b""
 
+    def _run_wait_for(self, argument: str, job_id: str, shared: bytes) -> bytes:
+        """Return as soon as the file `argument` is there."""
+        while not Path(argument).exists():
+            time.sleep(0.01)
+        return b""
+
     def _run_note_and_sleep(self, argument: str, job_id: str, shared: bytes) -> bytes:
         """Tell by a character in a file that the task has begun, then sleep for four seconds."""
         with Path(argument).open("a") as file:

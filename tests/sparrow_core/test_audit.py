@@ -10,13 +10,13 @@ import pytest
 
 from machine_kit.addresses import Address
 from machine_kit.machine import Envelope
-from machine_kit.world import World
+from minishark_lab.simulator.cluster import SimulatedCluster, payload_of
+from minishark_lab.simulator.world import World
 from sparrow_core.observe.audit import EVENTS, Audit, AuditEvent, AuditFile, read_events
 from sparrow_core.observe.report import Quantiles, quantiles, report, why_here
 from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import CancelReservations, PingJob, Reserve, StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
-from sparrow_core.sim.cluster import SimulatedCluster, payload_of
 
 
 def simulated(

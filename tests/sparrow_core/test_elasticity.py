@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from machine_kit.addresses import address, endpoint_of
-from machine_kit.network import Network
-from machine_kit.world import World
+from minishark_lab.simulator.cluster import SimulatedCluster, payload_of
+from minishark_lab.simulator.network import Network
+from minishark_lab.simulator.world import World
 from sparrow_core.protocol.events import JobFailed, JobFinished
 from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import Drain, SetSchedulers, StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
-from sparrow_core.sim.cluster import SimulatedCluster, payload_of
 
 FEW = settings.default.max_examples // 3  # each is a history of seconds
 NODES = 4

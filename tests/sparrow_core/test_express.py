@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 import pytest
 
-from machine_kit.world import World
 from minishark_lab.models.express import ExpressCluster
 from minishark_lab.remembering import Levels
+from minishark_lab.simulator.cluster import payload_of, quiet_cluster
+from minishark_lab.simulator.workload import Arrival, run_jobs
+from minishark_lab.simulator.world import World
 from minishark_lab.sparrow.streams import RunningTasks
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.policy.disciplines import DISCIPLINES
@@ -16,8 +18,6 @@ from sparrow_core.policy.placement import placement_names
 from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
-from sparrow_core.sim.cluster import payload_of, quiet_cluster
-from sparrow_core.sim.workload import Arrival, run_jobs
 
 NODES = [NodeName(f"n{number}") for number in range(20)]
 

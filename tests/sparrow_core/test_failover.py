@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from machine_kit.addresses import endpoint_of
-from machine_kit.world import World
+from minishark_lab.simulator.cluster import SimulatedCluster, payload_of
+from minishark_lab.simulator.world import World
 from sparrow_core.machines.client import job_of
 from sparrow_core.policy.suspicion import Suspicion
 from sparrow_core.protocol.events import JobFinished, TasksReturned
 from sparrow_core.protocol.ids import JobId, TaskId
 from sparrow_core.protocol.messages import InterruptTask, Notify, StartJob, WithdrawTasks
 from sparrow_core.protocol.types import JobOptions, TaskSpec
-from sparrow_core.sim.cluster import SimulatedCluster, payload_of
 
 SLOTS = 8  # four nodes of two
 few = settings(max_examples=settings.default.max_examples // 5)  # each simulates a minute

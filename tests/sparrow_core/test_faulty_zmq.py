@@ -11,6 +11,7 @@ from harness import until
 
 from machine_kit.addresses import Address
 from machine_kit.machine import Message
+from minishark_lab.simulator.cluster import Recorder, SimulatedSlot, payload_of
 from sparrow_core.machines.client import Client, ClientConfig
 from sparrow_core.machines.executor import Executor
 from sparrow_core.machines.node_monitor import NodeMonitor, NodeMonitorConfig
@@ -21,7 +22,6 @@ from sparrow_core.protocol.messages import CancelJob, GetNodes, SlotReady, Start
 from sparrow_core.protocol.types import TaskSpec
 from sparrow_core.runtime.transport import zmq_driver
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
-from sparrow_core.sim.cluster import Recorder, SimulatedSlot, payload_of
 
 MONITOR = NodeMonitorConfig(heartbeat_s=0.05, ask_timeout_s=0.1, grace_s=0.2)
 SCHEDULER = SchedulerConfig(tick_s=0.05, grace_s=0.2, max_attempts=10)

@@ -20,9 +20,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from machine_kit.network import Network
 from minishark_lab.models import vector
-from sparrow_core.sim.workload import Workload
+from minishark_lab.simulator.network import Network
+from minishark_lab.simulator.workload import Workload
 
 SOURCE = Path(__file__).with_name("independent_placement.c")
 MESSAGE_MS = 0.5

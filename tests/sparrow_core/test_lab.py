@@ -33,6 +33,8 @@ from minishark_lab.models.analysis import queue_relaxation_time, relaxation_time
 from minishark_lab.models.central import shortest_first_response_times_s
 from minishark_lab.models.express import ExpressCluster
 from minishark_lab.registry import SPARROW as EXPERIMENTS
+from minishark_lab.simulator.cluster import duration_of, payload_of
+from minishark_lab.simulator.workload import Arrival, central_response_times_s
 from minishark_lab.sparrow import beyond, on_paper, placements
 from minishark_lab.sparrow.emulation import EmulatedCluster, run_queries
 from minishark_lab.sparrow.on_paper import IdleTime, ZeroWait, agreement
@@ -43,8 +45,6 @@ from sparrow_core.protocol.ids import JobId
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
 from sparrow_core.runtime.specs import JobSpec
-from sparrow_core.sim.cluster import duration_of, payload_of
-from sparrow_core.sim.workload import Arrival, central_response_times_s
 
 REPEATED = ("zero-wait", "probe-ratio", "isolation", "soft-constraints", "past-sparrow")
 

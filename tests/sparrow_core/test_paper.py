@@ -16,8 +16,6 @@ import pytest
 
 from machine_kit.addresses import Address
 from machine_kit.machine import Envelope, Message
-from machine_kit.network import Network
-from machine_kit.world import World
 from minishark_lab.models import vector
 from minishark_lab.models.analysis import (
     late_binding_idle_share,
@@ -25,13 +23,9 @@ from minishark_lab.models.analysis import (
     zero_wait_probability,
 )
 from minishark_lab.models.meter import Meter
-from sparrow_core.machines.client import ClientConfig
-from sparrow_core.machines.node_monitor import NodeMonitorConfig
-from sparrow_core.protocol.ids import JobId, NodeName
-from sparrow_core.protocol.messages import RunTasks, SetWeights, StartJob, TasksEnded
-from sparrow_core.protocol.types import JobOptions, TaskSpec
-from sparrow_core.sim.cluster import SimulatedCluster, payload_of, quiet_cluster
-from sparrow_core.sim.workload import (
+from minishark_lab.simulator.cluster import SimulatedCluster, payload_of, quiet_cluster
+from minishark_lab.simulator.network import Network
+from minishark_lab.simulator.workload import (
     Arrival,
     Workload,
     central_response_times_s,
@@ -40,6 +34,12 @@ from sparrow_core.sim.workload import (
     response_times_s,
     run_jobs,
 )
+from minishark_lab.simulator.world import World
+from sparrow_core.machines.client import ClientConfig
+from sparrow_core.machines.node_monitor import NodeMonitorConfig
+from sparrow_core.protocol.ids import JobId, NodeName
+from sparrow_core.protocol.messages import RunTasks, SetWeights, StartJob, TasksEnded
+from sparrow_core.protocol.types import JobOptions, TaskSpec
 
 
 @functools.cache

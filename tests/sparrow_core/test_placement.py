@@ -10,12 +10,8 @@ from hypothesis import strategies as st
 
 from minishark.cluster.placements import check_name
 from minishark.errors import OptionError
-from sparrow_core.policy.early_binding import (
-    BatchFillingPlacer,
-    BatchPlacer,
-    PerTaskPlacer,
-    RandomPlacer,
-)
+from minishark_lab.early_binding import BatchFillingPlacer, BatchPlacer, PerTaskPlacer
+from sparrow_core.policy.early_binding import RandomPlacer
 from sparrow_core.policy.late_binding import ConstrainedPlacer, UnconstrainedPlacer
 from sparrow_core.policy.placement import PLACEMENTS, Placements, placement_names
 from sparrow_core.policy.placer import PlacedJob, Placement, Placer

@@ -14,10 +14,12 @@ from harness import Submitted, configs, task
 
 import minishark
 from machine_kit.addresses import address
-from machine_kit.world import World
 from minishark.errors import OptionError
 from minishark_lab.models.express import ExpressCluster
 from minishark_lab.remembering import Eagle
+from minishark_lab.simulator.cluster import SimulatedCluster
+from minishark_lab.simulator.workload import Workload, make_jobs, run_jobs
+from minishark_lab.simulator.world import World
 from sparrow_core import (
     BoundPlacer,
     Discipline,
@@ -41,8 +43,6 @@ from sparrow_core.protocol.events import JobFinished
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.runtime.config import read_config
 from sparrow_core.runtime.daemon import run_scheduler
-from sparrow_core.sim.cluster import SimulatedCluster
-from sparrow_core.sim.workload import Workload, make_jobs, run_jobs
 
 ROOT = Path(__file__).resolve().parents[2]
 ITSELF = __name__
@@ -230,7 +230,7 @@ def test_the_example_runs_in_simulation_and_live(two_nodes: InProcessCluster) ->
 def test_the_commands_take_it(tmp_path: Path) -> None:
     """The simulator's command prints a line for it."""
     done = subprocess.run(
-        [sys.executable, "-m", "sparrow_core.sim", "--placement", EXAMPLE, "--jobs", "20",
+        [sys.executable, "-m", "minishark_lab.simulator", "--placement", EXAMPLE, "--jobs", "20",
          "--nodes", "5"],
         env={"PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}"}, cwd=tmp_path,
         capture_output=True, text=True, timeout=60, check=True,
@@ -312,5 +312,5 @@ def test_names_of_installed_packages_need_no_list() -> None:
     placements.placer("eagle", job, Random(1))
     assert type(placements.of("eagle")) is Eagle
     assert "eagle" not in PLACEMENTS
-    with pytest.raises(InvalidJob, match=r"round_robin, adaptive, .*, and no module:factory"):
+    with pytest.raises(InvalidJob, match=r"sparrow, random, adaptive, .*, and no module:factory"):
         make_placement("hawk")

@@ -5,7 +5,6 @@ from random import Random
 
 import pytest
 
-from machine_kit.world import World
 from minishark_lab.models.express import ExpressCluster
 from minishark_lab.remembering import (
     AdaptiveRatio,
@@ -15,13 +14,14 @@ from minishark_lab.remembering import (
     KnownIdle,
     Prequal,
 )
+from minishark_lab.simulator.cluster import SimulatedCluster, payload_of
+from minishark_lab.simulator.workload import Workload, make_jobs, run_jobs
+from minishark_lab.simulator.world import World
 from sparrow_core.policy.placement import make_placement, placement_names
 from sparrow_core.policy.placer import Placement, Placer, Reservations
 from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, NodeLevel, TaskSpec
-from sparrow_core.sim.cluster import SimulatedCluster, payload_of
-from sparrow_core.sim.workload import Workload, make_jobs, run_jobs
 
 REMEMBERING = ("adaptive", "known_idle", "eagle", "dodoor", "prequal")
 NODES = [NodeName(f"n{number}") for number in range(20)]

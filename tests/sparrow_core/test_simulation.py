@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import runpy
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -9,9 +10,12 @@ from msgspec import structs
 
 from machine_kit.addresses import Address, endpoint_of
 from machine_kit.machine import Envelope, Message
-from machine_kit.network import Network
-from machine_kit.world import World
 from minishark_lab.remembering import Levels
+from minishark_lab.simulator import __main__ as sim_main
+from minishark_lab.simulator.cluster import SimulatedCluster, payload_of
+from minishark_lab.simulator.network import Network
+from minishark_lab.simulator.workload import Workload, percentile, response_times_s
+from minishark_lab.simulator.world import World
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.policy.disciplines import DISCIPLINES
 from sparrow_core.policy.placement import placement_names
@@ -19,9 +23,6 @@ from sparrow_core.protocol.events import JobFailed, JobFinished
 from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import Drain, SetWeights, StartJob, SubmitJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
-from sparrow_core.sim import __main__ as sim_main
-from sparrow_core.sim.cluster import SimulatedCluster, payload_of
-from sparrow_core.sim.workload import Workload, percentile, response_times_s
 
 SEEDS = range(60)
 NODES = [NodeName(f"n{number}") for number in range(5)]
@@ -322,7 +323,7 @@ def test_constrained_jobs_finish_under_load(replicas: int) -> None:
 def test_the_command_prints_percentiles(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`python -m sparrow_core.sim` compares placements, and refuses an impossible load."""
+    """`python -m minishark_lab.simulator` compares placements, and refuses an impossible load."""
     monkeypatch.setattr("sys.argv", ["sim", "--nodes", "10", "--jobs", "30", "--load", "0.5"])
     sim_main.main()
     header, *rows = capsys.readouterr().out.splitlines()
@@ -332,3 +333,9 @@ def test_the_command_prints_percentiles(
     monkeypatch.setattr("sys.argv", ["sim", "--load", "1"])
     with pytest.raises(SystemExit):
         sim_main.main()
+
+
+def test_the_former_command_says_where_it_is() -> None:
+    """`python -m sparrow_core.sim`, as it was in 0.2.0, names the command of today."""
+    with pytest.raises(SystemExit, match=r"python -m minishark_lab\.simulator"):
+        runpy.run_module("sparrow_core.sim", run_name="__main__")

@@ -10,13 +10,13 @@ import pytest
 
 from machine_kit.addresses import Address
 from machine_kit.machine import Envelope, Message
-from machine_kit.world import World
 from minishark_lab.models import vector
 from minishark_lab.models.vector import VectorCluster
+from minishark_lab.simulator import workload
+from minishark_lab.simulator.cluster import duration_of, quiet_cluster
+from minishark_lab.simulator.workload import Workload, make_jobs, run_jobs
+from minishark_lab.simulator.world import World
 from sparrow_core.protocol.messages import Reserve
-from sparrow_core.sim import workload
-from sparrow_core.sim.cluster import duration_of, quiet_cluster
-from sparrow_core.sim.workload import Workload, make_jobs, run_jobs
 
 
 class Replay:

@@ -8,14 +8,14 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from machine_kit.world import World
 from minishark.cluster.scaling import Autoscaler, Load, NodeLoad, ScalingOptions
+from minishark_lab.simulator.cluster import SimulatedCluster, payload_of
+from minishark_lab.simulator.world import World
 from sparrow_core.machines.node_monitor import NodeMonitor
 from sparrow_core.protocol.events import JobFinished
 from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import TaskSpec
-from sparrow_core.sim.cluster import SimulatedCluster, payload_of
 
 SLOTS = 2
 OPTIONS = ScalingOptions(min_nodes=1, max_nodes=5, idle_s=3.0, wait_s=0.5)

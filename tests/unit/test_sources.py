@@ -17,12 +17,13 @@ from minishark.model.predicates import Pushed
 from minishark.sources.contract import Source
 from minishark.sources.files import named_files
 from minishark.sources.formats import OwnReach
-from minishark.tables.pieces import PieceFile, StoredPiece, write_piece
+from minishark.tables.pieces import StoredPiece
 from minishark.tables.sources import arrow_table, memory_source, pieces_source, split_source
 from minishark.worker.outputs import Outputs
 from minishark.worker.paths import StorePaths
 from minishark.worker.scans import Scans, SplitRead
 from minishark.worker.store import Store
+from minishark_platforms.pieces import PieceFile, write_piece
 
 TABLE = pa.table({"a": [1, 2, 3], "b": ["x", None, "z"]})
 SCHEMA = (Column("a", "BIGINT"), Column("b", "VARCHAR"))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
 
 from minishark.compiler.sql.connection import aside
+from minishark.compiler.sql.statements import reads_catalog
+from minishark.compiler.sql.tokens import Token, mentioned, name_at, sql_tokens
 from minishark.errors import DataError
 from minishark.model.expressions import quote_text
 
@@ -20,11 +22,8 @@ if TYPE_CHECKING:
     from minishark.session.session import Session
 
 
-_READS = re.compile(
-    r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*.*?\*/)*(SELECT|FROM|WITH|EXPLAIN)\b", re.IGNORECASE | re.DOTALL
-)
-_CATALOG = re.compile(r"^\s*(SHOW|PRAGMA|CALL)\b|information_schema|duckdb_\w+\(", re.IGNORECASE)
-_RELATION = re.compile(r"\b(?:FROM|JOIN)\s+['\"]?([^\s'\"(),;]+)", re.IGNORECASE)
+_READS = ("SELECT", "FROM", "WITH", "EXPLAIN")
+_LISTS = ("SHOW", "PRAGMA", "CALL")
 _FILE = re.compile(r"[/*?]|\.(parquet|csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 
 _DEPTH_MAX = 4  # of folders in folders
@@ -177,23 +176,31 @@ def tables_of_query(
         connection.extract_statements(text)
     except duckdb.Error:
         return {}
-    if _CATALOG.search(text) and not has_others:
+    tokens = sql_tokens(text)
+    first = next((token.word for token in tokens if token.text != "("), "")
+    if (first in _LISTS or reads_catalog(text)) and not has_others:
         return tables
     try:
         written = {name.lower() for name in connection.get_table_names(text, qualified=True)}
-        named = {name.lower() for name in connection.get_table_names(text)}
+        named = unknown = {name.lower() for name in connection.get_table_names(text)}
     except duckdb.Error:  # it binds, to tables without columns: no join has USING's
-        named = _words(text)
-        unknown = written = {name.lower() for name in _RELATION.findall(text)}
-    else:
-        unknown = named
+        named = {name.lower() for name in mentioned(text, tables)}
+        unknown = written = set(_read_in(tokens))
     # What is in another schema is no misspelt one of these.
     unknown = unknown - {n for name in written if (own := _elsewhere(name)) for n in (own, name)}
-    unknown = unknown - {name.lower() for name in tables} - _words(earlier)
+    unknown = unknown - {name.lower() for name in tables}
+    unknown = unknown.difference(mentioned(earlier, unknown))
     # DuckDB counts the files of `FROM 'x.parquet'` among the names.
-    if _READS.match(text) and not has_others and not all(map(_FILE.search, unknown)):
+    if first in _READS and not has_others and not all(map(_FILE.search, unknown)):
         return tables
     return {name: path for name, path in tables.items() if name.lower() in named}
+
+
+def _read_in(tokens: Sequence[Token]) -> Iterator[str]:
+    """What follows FROM and JOIN, but files."""
+    for at, token in enumerate(tokens):
+        if token.word in ("FROM", "JOIN") and (name := name_at(tokens, at + 1)) is not None:
+            yield ".".join(name.key)
 
 
 def _elsewhere(name: str) -> str:
@@ -201,7 +208,3 @@ def _elsewhere(name: str) -> str:
     schema, dot, own = name.rpartition(".")
     is_own = dot and '"' not in name and not _FILE.search(name) and schema != "main"
     return own if is_own and schema != "memory.main" else ""
-
-
-def _words(text: str) -> set[str]:
-    return set(re.findall(r"\w+", text.lower()))

@@ -166,15 +166,6 @@ class HistoryReader:
         self._offsets[file] = offset
 
 
-def read_history(source: str | Path) -> Iterator[AnyEvent]:
-    """The events of a file, or of all files in a folder, oldest first.
-
-    Raises:
-        DataError: as HistoryReader does.
-    """
-    yield from HistoryReader(source).read()
-
-
 def _decoded(line: bytes) -> AnyEvent | None:
     try:
         return _decode(line)

@@ -20,7 +20,7 @@ import msgspec
 from machine_kit.addresses import Address
 from machine_kit.addresses import endpoint_of as read_endpoint
 from machine_kit.machine import Envelope, Machine, Message, Tap, Tick
-from machine_kit.network import Network, host_of, is_local
+from minishark_lab.simulator.network import Network, host_of, is_local
 
 endpoint_of = functools.lru_cache(4096)(read_endpoint)  # each message asks several times
 

@@ -9,14 +9,14 @@ from random import Random
 
 from msgspec import Struct
 
-from machine_kit.network import Network
-from machine_kit.world import World
+from minishark_lab.simulator.cluster import SimulatedCluster, duration_of, payload_of, quiet_cluster
+from minishark_lab.simulator.network import Network
+from minishark_lab.simulator.world import World
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.protocol.events import JobFinished
 from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
-from sparrow_core.sim.cluster import SimulatedCluster, duration_of, payload_of, quiet_cluster
 
 _WARM_UP_S = 1.0
 PARETO_SHAPE = 1.5

@@ -12,7 +12,7 @@ import msgspec
 
 from machine_kit.addresses import Address, address, endpoint_of
 from machine_kit.machine import Envelope, Machine
-from machine_kit.world import World
+from minishark_lab.simulator.world import World
 from sparrow_core.machines.client import Client, ClientConfig
 from sparrow_core.machines.executor import Executor
 from sparrow_core.machines.node_monitor import NodeMonitor, NodeMonitorConfig

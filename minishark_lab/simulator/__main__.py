@@ -1,4 +1,4 @@
-"""`python -m sparrow_core.sim`: simulated response times of placements at a load."""
+"""`python -m minishark_lab.simulator`: simulated response times of placements at a load."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import argparse
 import sys
 from typing import TextIO
 
+from minishark_lab.simulator.workload import DISTRIBUTIONS, Workload, percentile, response_times_s
 from sparrow_core.policy.placement import make_placement, placement_names
 from sparrow_core.protocol.errors import InvalidJob
-from sparrow_core.sim.workload import DISTRIBUTIONS, Workload, percentile, response_times_s
 
 _PERCENTS = (5, 50, 95, 99)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m sparrow_core.sim", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m minishark_lab.simulator", description=__doc__)
     parser.add_argument("--load", type=float, default=0.8)
     parser.add_argument("--nodes", type=int, default=100)
     parser.add_argument("--slots", type=int, default=4)

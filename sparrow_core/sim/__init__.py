@@ -1,1 +1,0 @@
-"""A discrete-event simulator that drives the production machines; one seed fixes every event."""
