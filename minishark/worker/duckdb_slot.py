@@ -64,7 +64,8 @@ class DuckDBSlot:
         self._reset()
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
-        connection = duckdb.connect(config=dict(self._config))
+        # In a notebook without ipywidgets, DuckDB lets only cursors count progress.
+        connection = duckdb.connect(config=dict(self._config)).cursor()
         connection.execute(f"SET memory_limit = '{self.limit_bytes}B'")
         connection.execute("SET produce_arrow_string_view = false")
         connection.execute("SET enable_progress_bar = true")  # which counts, for `progress`

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,26 @@ import pytest
 from minishark.worker.duckdb_slot import EXCHANGE_SETTINGS, DuckDBSlot
 from minishark.worker.memory import NodeMemory
 from minishark.worker.storage import StorageMeter
+
+_IN_A_NOTEBOOK = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import IPython
+
+sys.modules["ipywidgets"] = None  # is not installed
+IPython.get_ipython = lambda: SimpleNamespace(config={"IPKernelApp": {}})
+
+from minishark.worker.duckdb_slot import DuckDBSlot
+from minishark.worker.memory import NodeMemory
+from minishark.worker.storage import StorageMeter
+
+folder = Path(sys.argv[1])
+slot = DuckDBSlot(NodeMemory(1 << 30, 1), StorageMeter(folder), str(folder))
+print(*slot.con.execute("SELECT current_setting('enable_progress_bar')").fetchone())
+slot.close()
+"""
 
 
 class _Interrupted:
@@ -38,3 +60,12 @@ def test_an_interruption_leaves_no_doubt_about_types(tmp_path: Path, interrupted
     slot.set_output_types({})
     assert slot.output_schema(["DECIMAL(9, 2)"]) == plain
     assert pa.types.is_decimal128(plain.field(0).type)
+
+
+def test_progress_is_counted_in_a_notebook_without_widgets(tmp_path: Path) -> None:
+    """DuckDB refuses that to connections that could draw nothing there."""
+    done = subprocess.run(
+        [sys.executable, "-c", _IN_A_NOTEBOOK, str(tmp_path)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ("True\n", "", 0) == (done.stdout, done.stderr, done.returncode)
