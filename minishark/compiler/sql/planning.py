@@ -104,7 +104,7 @@ _FILE_ENDING = re.compile(
 _PIVOTS = re.compile(r"\bPIVOT", re.IGNORECASE)
 # What names files: texts after FROM and JOIN, and those in calls of such functions.
 _READER = re.compile(r"\w*(?:read|scan|sniff|metadata)\w*", re.IGNORECASE)
-_NAMES_FILES = re.compile(rf"\b(?:FROM|JOIN)\s*['\"]|{_READER.pattern}\s*\(", re.IGNORECASE)
+_NAMES_FILES = re.compile(rf"\b(?:(?:FROM|JOIN)\s*['\"]|{_READER.pattern}\s*\()", re.IGNORECASE)
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 _INTERNAL = re.compile(
     r'\nDid you mean "(?:_minishark|pg_|pragma_|duckdb_|sqlite_|information_schema)[^\n]*'

@@ -315,6 +315,7 @@ _CATALOG = re.compile(
     re.IGNORECASE,
 )
 # What else only the session's own database can tell.
+_OF_SESSION = ("current_schema", "current_setting", "current_database", "current_catalog")
 _SESSION = re.compile(r"\bcurrent_(?:schemas?|setting|database|catalog)\s*\(", re.IGNORECASE)
 _STATEFUL = re.compile(
     r"\b(nextval|currval)\s*\(|\b(?:store_rejects|rejects_\w+)\s*:?="
@@ -328,7 +329,7 @@ _OF_CATALOG = (
 """Lower-case text of which some is in whatever reads the catalog."""
 _UNCOMMON = (
     *("--", "/*", "show", "describe", "duckdb_", "pragma_", "information_schema"),
-    *("sqlite_", "pg_", "current_", "nextval", "currval", "rejects"),
+    *("sqlite_", "pg_", "nextval", "currval", "rejects", *_OF_SESSION),
     *("insert", "update", "delete", "merge", "copy"),
 )
 """Lower-case text that a SELECT may only contain if it needs a closer look."""
@@ -691,7 +692,8 @@ def reads_catalog(sql: str) -> bool:
 
 def asks_session(sql: str) -> bool:
     """Whether a statement may ask for more that only the session's own database can tell."""
-    return "current_" in sql.lower() and _SESSION.search(Cursor(sql).code) is not None
+    text = sql.lower()
+    return any(n in text for n in _OF_SESSION) and _SESSION.search(Cursor(sql).code) is not None
 
 
 def dropped_first(sql: str) -> str | None:
