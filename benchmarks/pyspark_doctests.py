@@ -6,8 +6,9 @@ FOLDER is `python/` of Spark's sources, or a folder that has `pyspark/` of an in
 files are read as text, and nothing of it is imported. `pyspark` means minishark to the examples. An
 output counts as the same if doctest says so, white space aside; with `--values`, tables that
 `show()` draws count by the cells of their rows, without heads. Examples that name the JVM,
-streaming, Spark Connect or what minishark says it has not (docs/pyspark.md) are counted apart. Of
-what differs, docs/pyspark_notes.toml has the reasons by function; names without one are printed.
+streaming or Spark Connect are left out. A second share leaves out what minishark says it has not,
+too (docs/pyspark.md), such as sketches. Of what differs, docs/pyspark_notes.toml has the reasons by
+function; names without one are printed.
 """
 
 from __future__ import annotations
@@ -45,10 +46,12 @@ FILES = {
 NOTES = Path(__file__).parents[1] / "docs" / "pyspark_notes.toml"
 _FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 _ELSEWHERE = re.compile(
-    r"_jvm|_jdf|java_|reflect|JVM|readStream|writeStream|[Ww]atermark|spark\.remote|Connect|"
-    r"hll_|kll_|theta_|sketch|pandas_api|ps\.|explain\(|xml|session\.profile|\.observe\(|"
-    r"sc\.|spark\.sparkContext|mergeInto|collation|TaskContext|Observation|inputFiles|"
-    r"executionInfo|metadataColumn|withMetadata|storageLevel|asTable"
+    r"_jvm|_jdf|java_|reflect|JVM|readStream|writeStream|[Ww]atermark|spark\.remote|Connect"
+)
+_NOT_HERE = re.compile(  # docs/pyspark.md says so
+    r"hll_|kll_|theta_|sketch|pandas_api|ps\.|session\.profile|sc\.|spark\.sparkContext|mergeInto|"
+    r"collation|TaskContext|inputFiles|executionInfo|metadataColumn|withMetadata|storageLevel|"
+    r"asTable"
 )
 _RULE = re.compile(r"^\s*[+][-+]+[+]\s*$|^[ ─]*─[ ─]*$", re.MULTILINE)
 
@@ -130,6 +133,7 @@ def pretend(session: Session, functions: Path) -> dict[str, Any]:
     return {
         **names,
         **given,
+        "Any": Any,  # as their module imports it
         "spark": session,
         "sc": session,
         "sf": here,
@@ -164,10 +168,10 @@ def measure(
 
 
 def _run(parsed: doctest.DocTest, checker: doctest.OutputChecker, *, shows: bool) -> Iterator[str]:
-    """For each example with an output, "same", "differs" or "left out"."""
+    """For each example with an output, "same", "differs" or "left out"; and "not here"."""
     examples = [example for example in parsed.examples if not _skipped(example)]
-    outside = bool(_ELSEWHERE.search("".join(example.source for example in examples)))
-    outside = outside or bool(_ELSEWHERE.search(parsed.name))
+    named = "".join([parsed.name, "\n", *(example.source for example in examples)])
+    outside, beyond = map(bool, (_ELSEWHERE.search(named), _NOT_HERE.search(named)))
     if outside:
         yield from ("left out" for example in examples if example.want)
         return
@@ -176,7 +180,8 @@ def _run(parsed: doctest.DocTest, checker: doctest.OutputChecker, *, shows: bool
     failed = _failed_lines(runner, parsed, examples, told)
     for example in examples:
         if example.want:
-            yield "differs" if example.lineno in failed else "same"
+            outcome = "differs" if example.lineno in failed else "same"
+            yield from (outcome, *([f"not here, {outcome}"] if beyond else []))
     if shows and failed:
         print(f"--- {parsed.name}\n{''.join(told)}", flush=True)
 
@@ -219,10 +224,14 @@ def main(options: DoctestOptions) -> None:
     for part, counts in {**counted, "together": total}.items():
         tried = counts["same"] + counts["differs"]
         share = f"{100 * counts['same'] / tried:.1f} %" if tried else "-"
-        rest = (counts["with a reason"], counts["left out"])
-        rows.append((part, str(tried), str(counts["same"]), share, *map(str, rest)))
+        here = counts["same"] - counts["not here, same"]
+        tried_here = tried - counts["not here, same"] - counts["not here, differs"]
+        second = f"{100 * here / tried_here:.1f} % of {tried_here}" if tried_here else "-"
+        rest = (share, second, str(counts["with a reason"]), str(counts["left out"]))
+        rows.append((part, str(tried), str(counts["same"]), *rest))
     same = "with these rows" if options.values else "as printed"
-    print_table(f"of | outputs | {same} | share | differ with a reason | left out", rows)
+    head = f"of | outputs | {same} | share | of what is here | differ with a reason | left out"
+    print_table(head, rows)
     options.write({"counts": {part: dict(counts) for part, counts in counted.items()}})
 
 

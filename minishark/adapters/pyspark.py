@@ -32,7 +32,7 @@ import pyarrow as pa
 from minishark.adapters.spark_text import OURS, duckdb_expression, duckdb_text
 from minishark.dataframe import DataFrame, types
 from minishark.dataframe.dialect import Dialect, DTypes
-from minishark.dataframe.local import row_names, row_values
+from minishark.dataframe.local import as_arrow, row_names, row_values
 from minishark.dataframe.runtime import note_session
 from minishark.dataframe.show import text_rows
 from minishark.errors import DataError
@@ -49,6 +49,11 @@ _PARTS = (
     "dayofyear", "hour", "minute", "second",
 )  # fmt: skip
 _IS_WHOLE = r"regexp_full_match(x, '\s*[+-]?[0-9]+\s*')"
+_IS_LIST = "right(system.main.typeof(a), 1) = ']'"
+_KEY = "TRY_CAST(CAST(k AS VARCHAR) AS BIGINT)"  # maps have keys of other types
+_ITEM = f"a[k + CASE WHEN {_IS_LIST} THEN 1 ELSE 0 END]"
+_SCALED = "(system.main.floor(abs(x) * 1e1 ** n) + {}) / 1e1 ** n"
+_STEPS = "len(system.main.generate_series(a, b, step))"
 _CUT = """(x DOUBLE) AS trunc(x), (x BOOLEAN) AS x, (x BIGINT) AS x, (x HUGEINT) AS x,
     (x DECIMAL(38, 18)) AS split_part(CAST(x AS VARCHAR), '.', 1),
     (x TIMESTAMP) AS floor(system.main.epoch(x)),
@@ -100,10 +105,12 @@ MACROS = {
         (a, b) AS system.main.ends_with(a, b)""",
     "contains(a BLOB, b BLOB)": """regexp_matches(hex(a), '^(..)*' || hex(b)),
         (a, b) AS system.main.contains(a, b)""",
-    "lpad(x, size, pad BLOB)": """system.main.lpad(x, size, decode(pad)),
-        (x, size, pad) AS system.main.lpad(x, size, pad)""",
-    "rpad(x, size, pad BLOB)": """system.main.rpad(x, size, decode(pad)),
-        (x, size, pad) AS system.main.rpad(x, size, pad)""",
+    **{
+        f"{side}(x, size, pad BLOB)": f"""system.main.{side}(x, size, decode(pad)),
+        (x, size, pad) AS CASE WHEN pad = '' THEN system.main.left(x, size)
+        ELSE system.main.{side}(x, size, pad) END"""
+        for side in ("lpad", "rpad")
+    },
     "upper(x)": "system.main.upper(CAST(x AS VARCHAR))",
     "lower(x)": "system.main.lower(CAST(x AS VARCHAR))",
     **{
@@ -116,22 +123,43 @@ MACROS = {
         THEN CAST(CAST('no URL-encoded text: ' || x AS INTEGER) AS VARCHAR)
         ELSE system.main.url_decode(x) END""",  # an error that try() takes
     "uuid()": "CAST(system.main.uuid() AS VARCHAR)",
-    "length(x BLOB)": """CAST(system.main.octet_length(x) AS INTEGER),
-        (x) AS CAST(system.main.length(x) AS INTEGER)""",
+    # Of an aggregate, DuckDB takes an overload without a look at its type: so there are none.
+    "length(x)": """CAST(CASE
+        WHEN system.main.typeof(x) = 'BLOB' THEN system.main.length(hex(x)) // 2
+        ELSE system.main.length(CAST(x AS VARCHAR)) END AS INTEGER)""",
+    "plus_days(x, days)": "cast_to_type(x + days, x)",
+    **{
+        f"{name}(x)": f"""CASE WHEN isnan(CAST(x AS DOUBLE)) THEN 0
+        WHEN system.main.typeof(x) = 'BIGINT' THEN CAST(x AS BIGINT)
+        ELSE CAST(system.main.{name}(x) AS BIGINT) END"""
+        for name in ("ceil", "floor")
+    },
+    # A double that is written as a number halfway between two is one, to Java.
+    "round(x, n)": f"""
+        CASE WHEN system.main.typeof(x) = 'DOUBLE' AND {_SCALED.format(0.5)} = abs(x)
+        THEN cast_to_type({_SCALED.format(1)} * CASE WHEN x < 0 THEN -1 ELSE 1 END,
+            system.main.round(x, n))
+        ELSE system.main.round(x, n) END, (x) AS system.main.round(x)""",
+    # Elements: by positions from 0 in text, and as element_at() counts.
+    "item(a, k VARCHAR)": f"""a[k], (a, k) AS CASE
+        WHEN {_IS_LIST} AND ({_KEY} < 0 OR {_ITEM} IS NULL
+            AND {_KEY} >= json_array_length(to_json(a))) THEN no_element(k) ELSE {_ITEM} END""",
+    "element(a, k VARCHAR)": f"""a[k], (a, k) AS CASE
+        WHEN {_IS_LIST} AND a[k] IS NULL
+            AND abs({_KEY}) NOT BETWEEN 1 AND json_array_length(to_json(a)) THEN no_element(k)
+        ELSE a[k] END""",
+    "as_sum(x BIGINT, total)": "CAST(total AS BIGINT), (x, total) AS total",
+    "summed(x VARCHAR)": "CAST(x AS DOUBLE), (x) AS x",
     # A month is whole when its day and time of day are reached again, as java.time counts.
     "whole_months(a, b)": """date_diff('month', a, b) - CASE
         WHEN b >= a AND b - date_trunc('month', b) < a - date_trunc('month', a) THEN 1
         WHEN b < a AND b - date_trunc('month', b) > a - date_trunc('month', a) THEN -1
         ELSE 0 END""",
-    "plus_days(x DATE, days)": "CAST(x + days AS DATE), (x, days) AS x + days",
-    "ceil(x DOUBLE)": """
-        CASE WHEN isnan(x) THEN 0 ELSE CAST(system.main.ceil(x) AS BIGINT) END, (x BIGINT) AS x,
-        (x DECIMAL(38, 18)) AS system.main.ceil(x)""",
-    "floor(x DOUBLE)": """
-        CASE WHEN isnan(x) THEN 0 ELSE CAST(system.main.floor(x) AS BIGINT) END, (x BIGINT) AS x,
-        (x DECIMAL(38, 18)) AS system.main.floor(x)""",
-    "generate_series(a DATE, b DATE, step INTERVAL)": """
-        CAST(system.main.generate_series(a, b, step) AS DATE[]),
+    # Each step is taken from the start: those of a month end with its last day.
+    "generate_series(a, b, step INTERVAL)": f"""list_filter(
+        list_transform(system.main.generate_series(0, {_STEPS}),
+            lambda i: cast_to_type(a + step * i, a)),
+        lambda d: CASE WHEN a + step >= a THEN d <= b ELSE d >= b END),
         (a DATE, b DATE, step INTEGER) AS CAST(
             system.main.generate_series(a, b, to_days(step)) AS DATE[]),
         (a, b, step) AS system.main.generate_series(a, b, step),
@@ -144,21 +172,30 @@ MACROS = {
     "sign(x)": "CASE WHEN isnan(CAST(x AS DOUBLE)) THEN 'nan'::DOUBLE ELSE system.main.sign(x) END",
 }
 """What functions mean to Spark that DuckDB has under the same name: SQL by signature."""
+# No error(): DuckDB takes it for volatile, and refuses that in windows. NULL is of any type.
+_TOLD = "list_extract([NULL], CAST('{}' || left(CAST({} AS VARCHAR), 0) AS TINYINT))"
+_OR_NULL = "for NULL, or set spark.sql.ansi.enabled to false."
 _DIVISION = (
     """CREATE OR REPLACE TEMP MACRO "{0}"(a, b) AS system.main."{0}"(a, nullif(b, 0))""",
-    # No error(): DuckDB takes it for volatile, and refuses that in windows. NULL is of any type.
-    """CREATE OR REPLACE TEMP MACRO "{0}"(a, b) AS CASE WHEN b = 0 THEN list_extract([NULL], CAST(
-        'Division by zero. Write try_divide() or try_mod() for NULL, or set spark.sql.ansi.enabled'
-        || ' to false.' || left(CAST(b AS VARCHAR), 0) AS TINYINT))
-        ELSE system.main."{0}"(a, b) END""",
+    """CREATE OR REPLACE TEMP MACRO "{0}"(a, b) AS CASE WHEN b = 0 THEN """
+    + _TOLD.format(f"Division by zero. Write try_divide() or try_mod() {_OR_NULL}", "b")
+    + """ ELSE system.main."{0}"(a, b) END""",
+)
+_NO_ELEMENT = (
+    "CREATE OR REPLACE TEMP MACRO no_element(k) AS NULL",
+    "CREATE OR REPLACE TEMP MACRO no_element(k) AS "
+    + _TOLD.format(
+        f"There is no element at this position. Write get() or try_element_at() {_OR_NULL}", "k"
+    ),
 )
 _SET = re.compile(r"(?si)\s*SET\s+(?P<name>spark\.[\w.]+)\s*(=(?P<value>.*?))?;?\s*")
 _NULLS = "NULLS_FIRST_ON_ASC_LAST_ON_DESC"
 
 
-def divisions(*, is_ansi: bool) -> str:
-    """Statements that make division by zero an error, or NULL."""
-    return ";".join(_DIVISION[is_ansi].format(operator) for operator in ("/", "%", "//"))
+def ansi(*, is_on: bool) -> str:
+    """Statements that make division by zero and an element that is not there errors, or NULL."""
+    made = [_DIVISION[is_on].format(operator) for operator in ("/", "%", "//")]
+    return ";".join([*made, _NO_ELEMENT[is_on]])
 
 
 _SETTINGS = {
@@ -242,7 +279,7 @@ def arrow_rows(rows: Sequence[Any], names: Sequence[str] | None) -> pa.Table:
     for name, column in zip(names, zip(*given, strict=True), strict=True):
         try:
             type_ = functools.reduce(_merged, map(_inferred, column), pa.null())
-            made.append(pa.array([_as(item, type_) for item in column], type_))
+            made.append(pa.array([as_arrow(item, type_, cell) for item in column], type_))
         except (pa.ArrowException, OverflowError) as error:
             raise DataError(f"No type of Spark's holds the values of {name!r}: {error}") from error
     return pa.table(made, names=list(names))
@@ -295,25 +332,6 @@ def _merged(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     raise DataError(f"A column has values of {left} and of {right}. Pass a schema with types.")
 
 
-def _as(item: Any, type_: pa.DataType) -> Any:
-    """A value as Arrow takes it for a type."""
-    kinds = pa.types
-    if item is None:
-        return None
-    if kinds.is_string(type_):
-        return item if isinstance(item, str) else cell(item)
-    if kinds.is_list(type_):
-        return [_as(part, type_.value_type) for part in item]
-    if kinds.is_map(type_):
-        return [(_as(k, type_.key_type), _as(v, type_.item_type)) for k, v in item.items()]
-    if kinds.is_struct(type_):
-        return {name: _as(part, type_.field(name).type) for name, part in _fields(item)}
-    return item
-
-
-# Rows as text
-
-
 def cell(value: Any) -> str:
     """A value as `show` prints it."""
     match value:
@@ -336,6 +354,8 @@ def cell(value: Any) -> str:
             return f"[{', '.join(map(cell, value))}]"
         case decimal.Decimal():
             return f"{value:f}"
+        case pa.MonthDayNano() if not value.months and (value.days or value.nanoseconds):
+            return _day_time(value.days, value.nanoseconds)
         case pa.MonthDayNano():
             return _interval(*value)
         case _:
@@ -343,6 +363,16 @@ def cell(value: Any) -> str:
 
 
 _ESCAPED = str.maketrans({sign: repr(sign)[1:-1] for sign in "\n\r\t"} | {"\f": "\\f", "\b": "\\b"})
+
+
+def _day_time(days: int, nanos: int) -> str:
+    """As Spark shows the difference of two timestamps."""
+    micros = days * 86_400_000_000 + nanos // 1000
+    whole = dt.timedelta(microseconds=abs(micros))
+    hours, rest = divmod(whole.seconds, 3600)
+    fraction = f".{whole.microseconds:06}".rstrip("0") if whole.microseconds else ""
+    time = f"{hours:02}:{rest // 60:02}:{rest % 60:02}{fraction}"
+    return f"INTERVAL '{'-' * (micros < 0)}{whole.days} {time}' DAY TO SECOND"
 
 
 def _interval(months: int, days: int, nanos: int) -> str:
@@ -396,6 +426,7 @@ class SparkDialect(Dialect):
         return duckdb_text(text)
 
     is_sparks = True
+    blob = bytearray
 
     def expression(self, text: str, *, named: bool = False) -> str:
         """An expression of Spark's SQL as DuckDB's."""
@@ -494,7 +525,7 @@ class SparkSettings(Settings):
             super().set("TimeZone", value)
         self.sparks[name] = str(value).lower() if isinstance(value, bool) else str(value)
         if name == "spark.sql.ansi.enabled":
-            self.run(divisions(is_ansi=self.sparks[name] == "true"))
+            self.run(ansi(is_on=self.sparks[name] == "true"))
 
     def unset(self, name: str) -> None:
         """Reset a setting."""
@@ -503,7 +534,7 @@ class SparkSettings(Settings):
         elif self.sparks.pop(name, None) and name == "spark.sql.session.timeZone":
             super().unset("TimeZone")
         elif name == "spark.sql.ansi.enabled":
-            self.run(divisions(is_ansi=True))
+            self.run(ansi(is_on=True))
 
 
 class _Builder:
@@ -528,7 +559,7 @@ class SparkSession(Session):
         self._own: Session | None = None
         self.duckdb_sql(f"SET default_null_order = '{_NULLS}'")
         made = [f"CREATE OR REPLACE TEMP MACRO {name} AS {body}" for name, body in MACROS.items()]
-        self.duckdb_sql(";".join([*made, divisions(is_ansi=True)]))
+        self.duckdb_sql(";".join([ansi(is_on=True), *made]))
 
     @classmethod
     def getActiveSession(cls) -> SparkSession | None:  # noqa: N802 - PySpark's name

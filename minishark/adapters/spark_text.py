@@ -29,7 +29,7 @@ _OF_SQLGLOT = {
     "localtimestamp", "ltrim", "mode", "named_struct", "nth_value", "nvl", "rtrim",
     "session_window", "struct", "sum", "timestampadd", "timestampdiff", "window",
 }  # fmt: skip
-OURS = (in_text.CALLABLE - _OF_SQLGLOT) | {"hash"}
+OURS = (in_text.CALLABLE - _OF_SQLGLOT) | {"hash", "current_database"}
 _WITH_SYNTAX = {
     "extract", "listagg", "overlay", "position", "string_agg", "substr", "substring", "trim",
 }  # fmt: skip
@@ -41,6 +41,7 @@ _CASTS = {
     "tinyint", "smallint", "bigint", "float", "double", "decimal", "boolean", "binary",
     "timestamp",
 }  # fmt: skip
+_FORMATS = {"parquet", "csv", "json"}
 _WHOLE = exp.DataType.SIGNED_INTEGER_TYPES
 _SECONDS = {"SECOND", "SECONDS", "SECS", "SEC", "S"}
 _DAYS = {"YEAR", "QUARTER", "MONTH", "WEEK", "DAY"}
@@ -97,6 +98,8 @@ def duckdb_expression(text: str, *, named: bool = True) -> str:
         raise QueryError(f"This is no expression, but several statements: {text}")
     if not named:
         (item,) = first.expressions
+        if isinstance(item, exp.Sum):  # to which OVER and FILTER may be added
+            item.meta["added"] = True
         return _duckdb(item)
     return _duckdb(first).removeprefix("SELECT ")
 
@@ -125,8 +128,56 @@ def extract(field: in_text.Column, source: Any) -> in_text.Column:
 
 
 date_part = datepart = extract
-_OWN = {each.__name__: each for each in (hash, xxhash64, extract)}
-_OWN |= dict.fromkeys(("date_part", "datepart"), extract)
+
+
+def element_at(col: Any, extraction: Any) -> in_text.Column:
+    """An element of a list by its position from 1, or from the end; or of a map.
+
+    One that a list has not is an error.
+    """
+    return in_text.call("element", in_text.column_or_name(col), in_text.value(extraction))
+
+
+def slice(x: Any, start: Any, length: Any) -> in_text.Column:  # noqa: A001 - PySpark's name
+    """Elements from a position from 1, or from the end; an error at 0, or of a negative length."""
+    first, count = in_text.column_or_name(start), in_text.column_or_name(length)
+    made = in_text.called("slice", [x, first, count])
+    wrong = in_text.call("no_element", first)
+    return (
+        in_text.case((first == 0) | (count < 0), wrong).otherwise(made).alias(made.name or "slice")
+    )
+
+
+def regexp_replace(
+    string: Any, pattern: Any, replacement: Any, position: int = 1
+) -> in_text.Column:
+    """All matches of a regular expression replaced, from a position on."""
+    whole = in_text.column_or_name(string)
+    if position == 1:
+        return in_text.called("regexp_replace", [whole, pattern, replacement])
+    rest = in_text.called("substring", [whole, position, 2**31 - 1])
+    made = in_text.called("regexp_replace", [rest, pattern, replacement])
+    return in_text.called("concat", [in_text.call("left", whole, position - 1), made])
+
+
+def current_catalog() -> in_text.Column:
+    """Spark's name of the catalog in memory, or that of another."""
+    return in_text.call("replace", in_text.call("current_catalog"), "memory", "spark_catalog")
+
+
+def current_schema() -> in_text.Column:
+    """Spark's name of the schema that is there from the start, or that of another."""
+    return in_text.call("replace", in_text.call("current_schema"), "main", "default")
+
+
+current_database = current_schema
+_OWN: dict[str, Callable[..., Any]] = {
+    each.__name__: each
+    for each in (
+        hash, xxhash64, extract, element_at, slice, regexp_replace, current_catalog, current_schema
+    )
+}  # fmt: skip
+_OWN |= {"date_part": extract, "datepart": extract, "current_database": current_schema}
 
 
 def _parsed(text: str) -> list[Any]:
@@ -177,6 +228,36 @@ def _as_meant(node: Any) -> Any:
         case exp.Substring() | exp.Transform():
             name = "substr" if isinstance(node, exp.Substring) else "transform"
             return exp.Var(this=in_text.sql(_called(name, list(node.iter_expressions()))))
+        case exp.Sum() | exp.Filter() | exp.Window() if (added := _added(node)) is not None:
+            return added
+        case exp.Count(this=item) if node.find_ancestor(exp.Pivot):  # NULL where no rows are
+            counted = (
+                "1" if isinstance(item, exp.Star) else f"({item.sql(SessionText)} IS NOT NULL)::INT"
+            )
+            return exp.Sum(this=exp.Var(this=counted))
+        case exp.GroupConcat() if not node.args.get("separator"):
+            node.set("separator", exp.Literal.string(""))
+        case exp.Avg(this=item) if not isinstance(item, exp.Distinct):
+            node.set("this", exp.Anonymous(this="summed", expressions=[item]))
+        case exp.Bracket(this=of, expressions=[key]) if not key.is_string:
+            parts = [each.transform(_as_meant) for each in (of, key)]
+            return exp.Anonymous(this="item", expressions=parts)
+        case exp.Any(this=item) if not isinstance(node.parent, exp.Predicate | None):
+            return exp.LogicalOr(this=_bare(item).transform(_as_meant))
+        case exp.IgnoreNulls(this=call) if not isinstance(node.parent, exp.Window):
+            there = exp.Not(this=exp.Is(this=call.this.copy(), expression=exp.Null()))
+            return exp.Filter(this=call, expression=exp.Where(this=there)).transform(_as_meant)
+        case exp.Div() | exp.Add() | exp.Sub() | exp.Mul() | exp.Mod() if _is_of_text(node):
+            return _counted(node)
+        case exp.Interval(this=exp.Literal(this=text), unit=exp.IntervalSpan() as span):
+            return _span(text, span)
+        case exp.Table(this=exp.Identifier(this=path)) if node.db.lower() in _FORMATS:
+            files = path if "." in path.rpartition("/")[2] else f"{path}/**/*.{node.db.lower()}"
+            read = exp.Anonymous(
+                this=f"read_{node.db.lower()}", expressions=[exp.Literal.string(files)]
+            )
+            node.set("db", None)
+            node.set("this", read)
         case exp.Count(this=first, expressions=[*others]) if others:
             known = exp.and_(
                 *(
@@ -197,14 +278,15 @@ def _as_meant(node: Any) -> Any:
             | exp.TimestampDiff(this=end, expression=start, unit=exp.Var(this=unit))
         ):
             return _whole_units(unit.upper().removesuffix("S"), start, end)
-        case exp.CurrentCatalog():
-            return exp.Var(this="current_catalog()")
+        case exp.CurrentCatalog() | exp.CurrentSchema():
+            return exp.Var(this=in_text.sql(_OWN[f"current_{node.key.removeprefix('current')}"]()))
         case (
-            exp.Add(this=day, expression=exp.Interval(unit=exp.Var(this=unit)) as span)
-            | exp.Sub(this=day, expression=exp.Interval(unit=exp.Var(this=unit)) as span)
-        ) if unit.upper().removesuffix("S") in _DAYS:
+            exp.Add(this=day, expression=exp.Interval(unit=unit) as span)
+            | exp.Sub(this=day, expression=exp.Interval(unit=unit) as span)
+        ) if unit and unit.name.upper().removesuffix("S") in _DAYS and "DAY TO" not in unit.sql():
             sign = exp.Neg(this=span) if isinstance(node, exp.Sub) else span
-            return exp.Anonymous(this="plus_days", expressions=[_inside(day), _inside(sign)])
+            parts = [each.transform(_as_meant) for each in (day, sign)]
+            return exp.Anonymous(this="plus_days", expressions=parts)
         case exp.Quantile():
             return exp.Anonymous(
                 this="quantile_cont", expressions=[*_inside(node).iter_expressions()]
@@ -222,6 +304,61 @@ def _whole_units(unit: str, start: Any, end: Any) -> Any:
         return exp.Anonymous(this="date_sub", expressions=[exp.Literal.string(unit), *times])
     months = exp.Anonymous(this="whole_months", expressions=times)
     return exp.IntDiv(this=months, expression=exp.Literal.number(_MONTHS[unit]))
+
+
+def _added(node: Any) -> Any:
+    """A sum, with FILTER and OVER, which is a BIGINT of whole numbers; None of anything else."""
+    total = node
+    while isinstance(total, exp.Filter | exp.Window):
+        total = total.this
+    if not isinstance(total, exp.Sum) or total.meta.get("added") or node.find_ancestor(exp.Pivot):
+        return None
+    total.meta["added"] = True
+    item = total.this.expressions[0] if isinstance(total.this, exp.Distinct) else total.this
+    if item.find(exp.AggFunc, exp.Window):  # whose type DuckDB does not know there
+        return None
+    typed = item.copy().transform(_as_meant)
+    item.replace(exp.Anonymous(this="summed", expressions=[item.copy()]))
+    return exp.Anonymous(this="as_sum", expressions=[typed, _inside(node)])
+
+
+def _bare(node: Any) -> Any:
+    return node.this if isinstance(node, exp.Paren) else node
+
+
+def _is_of_text(node: Any) -> bool:
+    """Whether a text is an operand beside a number, which both are then."""
+    sides = (_bare(node.this), _bare(node.expression))
+    texts = [isinstance(side, exp.Literal) and side.is_string for side in sides]
+    return any(texts) and not any(isinstance(side, exp.Interval) for side in sides)
+
+
+def _counted(node: Any) -> Any:
+    """An operation on numbers that are written as texts."""
+    whole = not isinstance(node, exp.Div) and not any(
+        isinstance(side, exp.Cast) or (side.is_number and not side.is_int)
+        for side in (node.this, node.expression)
+    )
+    for name in ("this", "expression"):
+        if node.args[name].is_string:
+            node.set(name, exp.cast(node.args[name], "BIGINT" if whole else "DOUBLE"))
+    return node.transform(_as_meant)
+
+
+def _span(text: str, span: Any) -> Any:
+    """INTERVAL '1-2' YEAR TO MONTH, '1 2:03:04' DAY TO SECOND and their kin."""
+    first = span.this.name.upper()
+    sign, text = ("-", text[1:]) if text.startswith("-") else ("", text)
+    if first == "YEAR":
+        years, _, months = text.partition("-")
+        return exp.Var(this=f"INTERVAL '{sign}{years} years {sign}{months or 0} months'")
+    days, _, time = text.rpartition(" ")
+    clock = time.split(":")
+    if first == "MINUTE":
+        clock = ["0", *clock]
+    units = zip(("hours", "minutes", "seconds"), clock, strict=False)
+    said = [f"{sign}{count} {unit}" for unit, count in units]
+    return exp.Var(this=f"INTERVAL '{sign}{days or 0} days {' '.join(said)}'")
 
 
 # Clauses
@@ -432,8 +569,18 @@ def _cast(node: Any) -> Any:
         name = "as_timestamp"
     else:
         return made
-    made.set("this", exp.Anonymous(this=name, expressions=[made.this]))
+    made.set("this", _typed(name, made.this))
     return made
+
+
+def _typed(name: str, item: Any) -> Any:
+    """A call of a macro by its argument's type, which DuckDB does not know of an aggregate."""
+    call = exp.Anonymous(this=name, expressions=[item])
+    if not item.find(exp.AggFunc, exp.Window, exp.Anonymous, exp.Var):
+        return call
+    call = exp.Anonymous(this=name, expressions=[exp.Var(this="v_")])
+    made = f"list_transform([{item.sql(SessionText)}], lambda v_: {call.sql(SessionText)})[1]"
+    return exp.Var(this=made)
 
 
 def _inside(node: Any) -> Any:

@@ -97,9 +97,9 @@ def batches(query: LazyQuery) -> Iterator[pa.RecordBatch]:
 
 
 def rows(query: LazyQuery, tables: Iterable[pa.Table]) -> Iterator[Row]:
-    integers = wide_integers(query)
+    integers, blob = wide_integers(query), query.runtime.dialect.blob
     for table in tables:
-        yield from rows_of(table, integers)
+        yield from rows_of(table, integers, blob=blob)
 
 
 def shown(query: LazyQuery, count: Any, *, truncate: bool | int, vertical: bool) -> str:

@@ -210,6 +210,11 @@ def _unknown(_: Column) -> str:
     return ""
 
 
+def _item(item: Column, type_: str, *, key: int) -> Column:
+    """An element of a list by its position from 0, or of a map by its key."""
+    return atom(combine(item, f"[{key if type_.startswith('MAP(') else key + 1}]"))
+
+
 def infix(left: Any, operator: str, right: Any) -> Column:
     return combine(value(left), f" {operator} ", value(right))
 
@@ -528,7 +533,7 @@ class Column(CamelCase):
         if isinstance(key, str):
             return atom(combine(self, f"[{literal(key)}]"))
         if isinstance(key, int) and not isinstance(key, bool) and key >= 0:
-            return atom(combine(self, f"[{key + 1}]"))
+            return ByType(argument=self, make=functools.partial(_item, key=key)).column()
         raise OptionError(
             "get_item takes a position from 0 or a text; for other keys use functions.element_at."
         )

@@ -20,6 +20,9 @@ class Dialect:
     NULL where there are no rows, drop() drops all columns of a name, quartiles are values of the
     column, and rows are sorted by columns that a projection has left out."""
 
+    blob: type = bytes
+    """What blobs are in rows."""
+
     def statements(self, text: str) -> str:
         """DuckDB's SQL of statements."""
         return text

@@ -492,7 +492,9 @@ class DataFrame(Frame, CamelCase):
             OptionError: there is no such kind of join.
         """
         right = self._same_session(other)
-        return self._derived(join(self._select, right.to_select(), on, how), right)
+        sides = self._select, right.to_select()
+        made = join(*sides, on, how, keys_first=self._dialect.is_sparks)
+        return self._derived(made, right)
 
     def lateral_join(
         self, other: DataFrame, on: Column | None = None, how: str = "inner"
@@ -748,6 +750,7 @@ class DataFrame(Frame, CamelCase):
 
         Raises:
             UnsupportedError: it reads tables, rows or functions of this session alone.
+            OptionError: the name, or an option, is not one that a job may have.
             AlreadyExistsError: there is a job of that name that is not over.
             ClusterError: the session's cluster ends with it, or does not answer.
 
@@ -988,17 +991,18 @@ class DataFrame(Frame, CamelCase):
         replicas = self._query.persisted.replicas if self._query.persisted else 0
         return StorageLevel(use_memory=cached, use_disk=cached, replicas=replicas)
 
-    def checkpoint(self, path: str | None = None) -> DataFrame:
+    def checkpoint(self, path: str | bool | None = None) -> DataFrame:
         """Run the query now; a DataFrame of its rows, without their lineage.
 
         Args:
             path: a folder for Parquet files that outlive the session, which must be new or empty;
-                None stores the rows in the cluster.
+                None stores the rows in the cluster, as does PySpark's `eager`, True or False.
 
         Raises:
             UnsupportedError: Parquet lacks the type of a column.
         """
-        return DataFrame(partitioned.checkpoint(self._query, path))
+        folder = path if isinstance(path, str) else None
+        return DataFrame(partitioned.checkpoint(self._query, folder))
 
     local_checkpoint = checkpoint
 

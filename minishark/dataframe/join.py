@@ -50,7 +50,8 @@ _ALIASES = {
 _LEFT_ONLY = ("semi", "anti")
 
 
-def join(left: Select, right: Select, on: Any, how: str) -> Select:
+def join(left: Select, right: Select, on: Any, how: str, *, keys_first: bool = False) -> Select:
+    """A join; of one that has the left side only, with `keys_first` names in `on` come first."""
     kind = _kind(how)
     parts = [] if on is None else [on] if isinstance(on, str | Column) else list(on)
     if not parts and kind in ("inner", "cross"):
@@ -61,7 +62,7 @@ def join(left: Select, right: Select, on: Any, how: str) -> Select:
     names = [part for part in parts if isinstance(part, str)]
     conditions = [part for part in parts if isinstance(part, Column)]
     if len(names) == len(parts):
-        return _using(left, right, names, kind)
+        return _using(left, right, names, kind, keys_first=keys_first or kind not in _LEFT_ONLY)
     if len(conditions) == len(parts):
         return _conditional(left, right, conditions, kind)
     raise OptionError("`on` is a name, a condition, or a list of either; not of both.")
@@ -103,7 +104,9 @@ def _conditional(left: Select, right: Select, on: Sequence[Column], kind: str) -
     return select_from(Source(sql, columns, (*one.relations, *other.relations)))
 
 
-def _using(left: Select, right: Select, names: Sequence[str], kind: str) -> Select:
+def _using(
+    left: Select, right: Select, names: Sequence[str], kind: str, *, keys_first: bool
+) -> Select:
     one = _left_side(left, right, names)
     other = _right_side(right, one.relations)
     keys = [_key(name, one, other) for name in names]
@@ -111,7 +114,9 @@ def _using(left: Select, right: Select, names: Sequence[str], kind: str) -> Sele
     sql = f"{one.sql}\n{_WORDS[kind]} {other.sql} USING ({listed})"
     relations = (*one.relations, *other.relations)
     if kind in _LEFT_ONLY:
-        return select_from(Source(sql, one.columns, relations))
+        whole = select_from(Source(sql, one.columns, relations))
+        first = [whole.items[one.columns.index(mine)] for mine, _ in keys if keys_first]
+        return replace(whole, items=(*first, *(item for item in whole.items if item not in first)))
     merged = {id(mine): _merged(mine, theirs, kind) for mine, theirs in keys}
     rights = [id(theirs) for _, theirs in keys]
     columns = (

@@ -79,6 +79,8 @@ class LazyQuery:
             return [(field.name, _type_of(field)) for field in self.local_rows.schema]
         if self.explain:
             return [("explain_value", "VARCHAR")]
+        if isinstance(self.select, QueryText):  # needs not become a SELECT, which takes longer
+            return [(column.name, column.type) for column in self.select.schema]
         return [(attribute.name, attribute.type) for attribute in self.to_select().attributes]
 
     def derived(self, select: Select, *others: LazyQuery) -> LazyQuery:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import duckdb
@@ -158,10 +158,13 @@ def _array(
     try:
         if type_ is None:
             return column_of(values)
-        empty = connection.sql(f"SELECT NULL::{type_} AS a").to_arrow_table()
+        declared = connection.sql(f"SELECT NULL::{type_} AS a")
+        empty = declared.to_arrow_table()
         has_text = any(isinstance(value, str) for value in values)
-        if str(connection.from_arrow(empty).types[0]) == type_ and not has_text:
+        if connection.from_arrow(empty).types == declared.types and not has_text:
             wanted = empty.schema[0].type
+            if pa.types.is_nested(wanted):
+                values = [as_arrow(value, wanted) for value in values]
             if pa.types.is_integer(wanted):
                 _check_whole(values, type_)
             return pa.array(values, wanted)
@@ -171,6 +174,33 @@ def _array(
     except (pa.ArrowException, duckdb.Error, DataError, *_CONVERSION_ERRORS) as error:
         hint = "" if type_ else " Pass a schema with types."
         raise DataError(f"The values of column {name!r} do not fit: {error}.{hint}") from error
+
+
+def as_arrow(item: Any, type_: pa.DataType, text: Callable[[Any], str] = str) -> Any:
+    """A value, perhaps of Rows and dicts, as Arrow takes it for a type; others are texts there."""
+    kinds = pa.types
+    if item is None:
+        return None
+    if kinds.is_string(type_):
+        return item if isinstance(item, str) else text(item)
+    if kinds.is_list(type_):
+        return [as_arrow(part, type_.value_type, text) for part in item]
+    if kinds.is_map(type_):
+        pairs = item.items() if isinstance(item, Mapping) else item
+        key, value = type_.key_type, type_.item_type
+        return [(as_arrow(k, key, text), as_arrow(v, value, text)) for k, v in pairs]
+    if kinds.is_struct(type_):
+        names = () if isinstance(item, Mapping) else _field_names(item, type_)
+        named = dict(zip(names, item, strict=True)) if names else item
+        return {name: as_arrow(part, type_.field(name).type, text) for name, part in named.items()}
+    return item
+
+
+def _field_names(item: Any, type_: pa.DataType) -> Sequence[str]:
+    """By name if all of a Row's are there, else by place, as in PySpark."""
+    own = row_names([item])
+    fields = [field.name for field in type_.fields]
+    return own if set(own) <= set(fields) else fields
 
 
 def _cast(

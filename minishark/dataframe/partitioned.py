@@ -200,7 +200,8 @@ def _stored_names(query: LazyQuery, columns: Sequence[Any]) -> tuple[str, ...]:
 
 def sorted_within(query: LazyQuery, columns: Sequence[Any], ascending: Any) -> LazyQuery:
     """Each partition sorted by itself."""
-    keys = [column_or_name(item) for item in flat(columns)]
+    select = query.to_select()
+    keys = [verbs.sort_key(item, select) for item in flat(columns)]
     ups = list(ascending) if isinstance(ascending, list | tuple) else [ascending] * len(keys)
     if not keys or len(ups) != len(keys):
         raise OptionError("sort_within_partitions() takes columns, and `ascending` for each.")

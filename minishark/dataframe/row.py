@@ -129,7 +129,9 @@ def _plain(value: Any) -> Any:
             return value
 
 
-def rows_of(table: pa.Table, integers: Collection[str] = ()) -> Iterator[Row]:
+def rows_of(
+    table: pa.Table, integers: Collection[str] = (), *, blob: type = bytes
+) -> Iterator[Row]:
     """The rows of an Arrow table: structs as Rows, maps as dictionaries, `integers` as int.
 
     `integers` names decimal columns, which hold what Arrow has no integer type for.
@@ -139,7 +141,11 @@ def rows_of(table: pa.Table, integers: Collection[str] = ()) -> Iterator[Row]:
     """
     names = tuple(table.column_names)
     converters = [
-        _or_none(int) if field.name in integers else converter(field, Row.of_names)
+        _or_none(int)
+        if field.name in integers
+        else _or_none(blob)
+        if pa.types.is_binary(field.type) and blob is not bytes
+        else converter(field, Row.of_names)
         for field in table.schema
     ]
     for batch in table.to_batches():

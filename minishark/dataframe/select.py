@@ -480,11 +480,11 @@ def _bound_type(sql: str, types: tuple[str, ...]) -> str:
 class QueryText:
     """A query in the user's SQL; it becomes a Select only when a verb builds on it."""
 
-    __slots__ = ("_lock", "_schema", "_select", "_sql")
+    __slots__ = ("_lock", "_select", "_sql", "schema")
 
     def __init__(self, sql: str, schema: Schema) -> None:
         self._sql = sql
-        self._schema = schema
+        self.schema = schema
         self._select: Select | None = None
         self._lock = threading.Lock()
 
@@ -494,7 +494,7 @@ class QueryText:
     def select(self) -> Select:
         with self._lock:
             if self._select is None:
-                self._select = statement(self._sql, self._schema)
+                self._select = statement(self._sql, self.schema)
             return self._select
 
 

@@ -74,17 +74,20 @@ class Statistics(CamelCase, Generic[F]):
 def correlation(query: LazyQuery, col1: str, col2: str, method: str) -> float | None:
     if method != "pearson":
         raise OptionError(f"corr() has no method {method!r}; there is only 'pearson'.")
-    number: float | None = _aggregates(query, _of_pairs("corr", col1, col2))[0]
+    number: float | None = _aggregates(query, _of_pairs("corr", query, col1, col2))[0]
     return number
 
 
 def covariance(query: LazyQuery, col1: str, col2: str) -> float | None:
-    number: float | None = _aggregates(query, _of_pairs("covar_samp", col1, col2))[0]
+    number: float | None = _aggregates(query, _of_pairs("covar_samp", query, col1, col2))[0]
     return number
 
 
-def _of_pairs(function: str, col1: str, col2: str) -> Column:
-    return call(function, column(col1), column(col2), kind=Kind.GROUP)
+def _of_pairs(function: str, query: LazyQuery, *names: str) -> Column:
+    pair = [column(name) for name in names]
+    if query.runtime.dialect.is_sparks:  # which takes NULL for 0
+        pair = [call("coalesce", item, value(0)) for item in pair]
+    return call(function, *pair, kind=Kind.GROUP)
 
 
 def _aggregates(query: LazyQuery, *aggregates: Column) -> Row:

@@ -56,8 +56,10 @@ class PythonFunction:
         """The user's function's name."""
         return getattr(self.func, "__name__", "udf").strip("<>")
 
-    def __call__(self, *columns: Any) -> Column:
+    def __call__(self, *columns: Any, **named: Any) -> Column:
         """The function of columns, or of columns' names."""
+        if named:
+            columns = inspect.signature(self.func).bind(*columns, **named).args
         name = generated(
             self.name,
             self.run,

@@ -172,7 +172,7 @@ def ordered(
     *,
     hidden: bool = False,
 ) -> Select:
-    keys = [_sort_key(column, select) for column in flat(columns)]
+    keys = [sort_key(column, select) for column in flat(columns)]
     ups = list(ascending) if isinstance(ascending, list | tuple) else [ascending] * len(keys)
     if not keys or len(ups) != len(keys):
         raise OptionError("order_by() takes columns, and one `ascending` for each or for all.")
@@ -180,7 +180,7 @@ def ordered(
     return (hidden and select.sorted_by_hidden(keys)) or select.sorted(keys)
 
 
-def _sort_key(item: Any, select: Select) -> Column:
+def sort_key(item: Any, select: Select) -> Column:
     """A key of a sort; a whole number is the position of a column, or descending below 0."""
     if isinstance(item, str | Column):
         return column_or_name(item)

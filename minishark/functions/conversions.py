@@ -11,6 +11,7 @@ from typing import Any
 
 from minishark.dataframe.column import (
     ByType,
+    Call,
     Column,
     Generator,
     InputFile,
@@ -30,11 +31,13 @@ from minishark.dataframe.column import (
     value,
 )
 from minishark.dataframe.dates import date_pattern
+from minishark.dataframe.generated_functions import generated
 from minishark.dataframe.local import declared_columns, json_structure
 from minishark.dataframe.names import ident
 from minishark.dataframe.structs import json_text, struct
 from minishark.errors import OptionError, UnsupportedError
 from minishark.functions.arguments import literal_text, no_options
+from minishark.functions.python.values import parsed_time
 from minishark.functions.templates import filled, shown_as
 
 _UTF8 = ("utf-8", "utf8", "us-ascii", "ascii")
@@ -151,6 +154,41 @@ def concat(*cols: Any) -> Column:
     return made
 
 
+def _joined(name: str, modifier: str = "") -> Callable[..., Column]:
+    """An aggregate that joins texts, or blobs."""
+
+    def function(col: Any, delimiter: Any = None) -> Column:
+        chosen = column_or_name(col)
+        mark = value("" if delimiter is None else delimiter)
+
+        def joined(item: Column, between: Column) -> Column:
+            listed = combine(modifier, item, ", ", between, bare=True)
+            return Call(function="string_agg", arguments=listed).column(Kind.GROUP)
+
+        def make(item: Column, type_: str) -> Column:
+            return call("unhex", item) if type_ == "BLOB" else item
+
+        def inside(item: Column, type_: str) -> Column:
+            return call("hex", item) if type_ == "BLOB" else item
+
+        def each(item: Column) -> Column:
+            return ByType(argument=item, make=inside, decides=chosen).column()
+
+        made = ByType(argument=joined(each(chosen), each(mark)), make=make, decides=chosen).column()
+        shown = f"{modifier}{shown_as(chosen)}, {shown_as(mark)}"
+        return made.alias(f"{name.removesuffix('_distinct')}({shown})")
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = "The values joined to one text, or one blob of blobs."
+    return function
+
+
+listagg = _joined("listagg")
+string_agg = _joined("string_agg")
+listagg_distinct = _joined("listagg_distinct", "DISTINCT ")
+string_agg_distinct = _joined("string_agg_distinct", "DISTINCT ")
+
+
 # Dates and times
 
 
@@ -180,13 +218,30 @@ def try_to_timestamp(col: Any, format: Any = None) -> Column:
 
 
 def to_timestamp_ntz(timestamp: Any, format: Any = None) -> Column:
-    """A text as a timestamp without a time zone."""
-    return to_timestamp(timestamp, format)
+    """A text as a timestamp without a time zone; the format may be a column."""
+    return _by_row(timestamp, format)
 
 
 def to_timestamp_ltz(timestamp: Any, format: Any = None) -> Column:
-    """A text as a timestamp with a time zone, in the session's unless it names one."""
-    return to_timestamp(timestamp, format).cast("TIMESTAMPTZ")
+    """A text as a timestamp with a time zone, in the session's unless it names one.
+
+    The format may be a column.
+    """
+    return _by_row(timestamp, format).cast("TIMESTAMPTZ")
+
+
+def _by_row(text: Any, format: Any) -> Column:
+    """`to_timestamp`, whose format may be a column, too, or the name of one."""
+    chosen = format if isinstance(format, Column) else None
+    if chosen is None or only_reference(chosen) is None:
+        try:
+            return to_timestamp(text, format)
+        except OptionError:
+            chosen = column_or_name(format)
+            if only_reference(chosen) is None:
+                raise
+    run = generated("parsed_time", parsed_time, "TIMESTAMP", sees_nulls=False)
+    return call(run, column_or_name(text), chosen)
 
 
 def to_time(str: Any, format: Any = None) -> Column:
@@ -243,12 +298,12 @@ def unix_timestamp(timestamp: Any = None, format: str | None = None) -> Column:
     """The whole seconds since 1970 of a timestamp, of a text with a format, or of now."""
     if timestamp is None:
         return call("epoch", call("now")).cast("BIGINT")
-    moment = to_timestamp(timestamp, format)
+    moment = _by_row(timestamp, format)
     return call("floor", call("epoch", moment)).cast("BIGINT")
 
 
 def to_unix_timestamp(timestamp: Any, format: Any = None) -> Column:
-    """The whole seconds since 1970 of a timestamp, or of a text with a format."""
+    """The whole seconds since 1970 of a timestamp, or of a text with a format, or a column's."""
     return unix_timestamp(timestamp, format)
 
 
@@ -514,12 +569,12 @@ def json_tuple(col: Any, *fields: str) -> Generator:
 
 def variant_get(v: Any, path: Any, targetType: str) -> Column:
     """The value at a path of JSON, in a type."""
-    return call("json_extract_string", column_or_name(v), literal_text(path)).cast(targetType)
+    return call("json_extract_string", column_or_name(v), value(path)).cast(targetType)
 
 
 def try_variant_get(v: Any, path: Any, targetType: str) -> Column:
     """The value at a path of JSON, in a type; NULL where it does not fit."""
-    return call("json_extract_string", column_or_name(v), literal_text(path)).try_cast(targetType)
+    return call("json_extract_string", column_or_name(v), value(path)).try_cast(targetType)
 
 
 def from_csv(col: Any, schema: Any, options: Any = None) -> Column:

@@ -20,7 +20,7 @@ from minishark.dataframe.column import (
     generator,
     value,
 )
-from minishark.errors import OptionError, UnsupportedError
+from minishark.errors import OptionError
 
 
 def _name(parameter: str) -> str:
@@ -122,15 +122,24 @@ def zip_with(left: Any, right: Any, f: Callable[[Column, Column], Any]) -> Colum
 def array_sort(col: Any, comparator: Callable[[Column, Column], Any] | None = None) -> Column:
     """A list sorted, NULLs last.
 
-    Raises:
-        UnsupportedError: a comparator was passed, which DuckDB's sorts do not take.
+    Args:
+        col: the list.
+        comparator: of two elements; negative if the first comes first, positive if the second
+            does. An element is put where it belongs among those before it, which takes a time that
+            grows with the square of their number.
     """
-    if comparator is not None:
-        raise UnsupportedError(
-            "array_sort() takes no comparator: sort structs whose first field is the key, made "
-            "with transform()."
-        )
-    return call("list_sort", column_or_name(col), "ASC", "NULLS LAST")
+    if comparator is None:
+        return call("list_sort", column_or_name(col), "ASC", "NULLS LAST")
+    _variables(comparator, (2,))
+    after = value(comparator(_variable("item_"), _variable("sorted_")))
+    sides = ("list_filter(done_, lambda sorted_: coalesce((", after, ") {} 0, {}))")
+    before, behind = (
+        combine(*sides[:2], sides[2].format(*each), bare=True)
+        for each in ((">=", True), ("<", False))
+    )
+    put = combine("list_concat(", before, ", [item_], ", behind, ")", bare=True)
+    start = combine("list_resize(", column_or_name(col), ", 0)", bare=True)
+    return _of_lambda("list_reduce", col, combine("lambda done_, item_: ", put, bare=True), start)
 
 
 # Maps

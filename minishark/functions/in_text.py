@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from minishark.dataframe.column import Column, Generator, call, column_or_name
+from minishark.dataframe.column import Column, Generator, call, case, column_or_name, value
 from minishark.dataframe.generated_functions import generated
 from minishark.dataframe.window import WindowSpec
 from minishark.functions import public
@@ -21,6 +21,7 @@ __all__ = [
     "Column",
     "call",
     "called",
+    "case",
     "column_or_name",
     "expr",
     "hashed",
@@ -29,6 +30,7 @@ __all__ = [
     "literal_text",
     "over",
     "sql",
+    "value",
     "with_parameters",
 ]
 

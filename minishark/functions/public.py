@@ -254,7 +254,7 @@ def approx_count_distinct(column_: Any, rsd: float = 0.05) -> Column:
     return _aggregate("approx_count_distinct", column_)
 
 
-def percentile_approx(column_: Any, fraction: Any, accuracy: int = 10_000) -> Column:
+def percentile_approx(column_: Any, fraction: Any, accuracy: int | Column = 10_000) -> Column:
     """The least of the values that are at least as great as a fraction of them: exact.
 
     Args:
@@ -262,7 +262,7 @@ def percentile_approx(column_: Any, fraction: Any, accuracy: int = 10_000) -> Co
         fraction: from 0 to 1; a list of fractions gives a list of values.
         accuracy: positive; has no effect.
     """
-    if accuracy <= 0:
+    if not isinstance(accuracy, Column) and accuracy <= 0:
         raise OptionError("accuracy is a positive number.")
     fractions = list(fraction) if isinstance(fraction, tuple) else fraction
     return call_function("quantile_disc", column_, value(fractions))

@@ -113,18 +113,6 @@ _FUNCTIONS = (
         "bitmap_count(col)", py.bitmap_count, "BIGINT", "call({col})",
         "How many bits of a bitmap are 1.",
     ),
-    _row(
-        "to_number(col, format: value)", py.to_number, "VARCHAR",
-        "call({col}, {format})::DECIMAL(38, 6)",
-        "The number that a text of a format such as '999,999.99' stands for.",
-        "Its type is DECIMAL(38, 6), whatever the format.",
-    ),
-    _row(
-        "try_to_number(col, format: value)", py.try_to_number, "VARCHAR",
-        "call({col}, {format})::DECIMAL(38, 6)",
-        "The number that a text of a format stands for; NULL where it does not match.",
-        "Its type is DECIMAL(38, 6), whatever the format.",
-    ),
     # Aggregates
     _row(
         "histogram_numeric(col, nBins)", py.histogram_numeric, "STRUCT(x DOUBLE, y DOUBLE)[]",
@@ -343,8 +331,35 @@ def to_char(col: Any, format: Any) -> Column:
     return ByType(argument=chosen, make=make).column().alias(shown)
 
 
+def _numbers(name: str, run: Callable[..., Any], doc: str) -> Callable[..., Column]:
+    called = _generated(run, "VARCHAR")
+
+    def function(col: Any, format: Any) -> Column:
+        pattern = literal_text(format)
+        whole, _, fraction = pattern.upper().replace("D", ".").partition(".")
+        places = [sum(map(part.count, "09")) for part in (whole, fraction)]
+        type_ = f"DECIMAL({max(sum(places), 1)}, {places[1]})"
+        chosen = column_or_name(col)
+        made = call(called(), chosen, pattern).cast(type_)
+        return made.alias(f"{name}({shown_as(chosen)}, {pattern})")
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+to_number = _numbers(
+    "to_number",
+    py.to_number,
+    "The number that a text of a format such as '999,999.99' stands for, with its decimals.",
+)
+try_to_number = _numbers(
+    "try_to_number",
+    py.try_to_number,
+    "The number that a text of a format stands for; NULL where it does not match.",
+)
 to_varchar = to_char
-_OWN = (schema_of_xml, to_xml, from_xml, schema_of_csv, to_char)
+_OWN = (schema_of_xml, to_xml, from_xml, schema_of_csv, to_char, to_number, try_to_number)
 
 
 def python_functions() -> dict[str, Callable[..., Column]]:

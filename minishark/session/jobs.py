@@ -136,7 +136,7 @@ class Job:
         if state.status is not Status.DONE:
             end = self._cluster.jobs().log_tail(state)
             raise JobError(
-                f"The job {self.name!r} is {state.status}. {state.ending}"
+                f"The job {self.name!r} has no result. {state.ending}"
                 + (f" Its log ends with:\n{end}" if end else "")
             )
         if state.result_bytes is None:

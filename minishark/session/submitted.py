@@ -43,4 +43,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except MinisharkError as error:  # of the query: where in minishark it was raised says nothing
+        sys.exit(f"{type(error).__name__}: {error}")

@@ -6,10 +6,16 @@ from minishark.functions import __dir__, __getattr__  # noqa: F401 - DuckDB's fu
 # These take the place of others.
 # isort: split
 from minishark.adapters.spark_text import (  # noqa: F401 - this is their public path
+    current_catalog,
+    current_database,
+    current_schema,
     date_part,
     datepart,
+    element_at,
     expr,
     extract,
     hash,  # noqa: A004 - PySpark's name
+    regexp_replace,
+    slice,  # noqa: A004 - PySpark's name
     xxhash64,
 )

@@ -5,8 +5,9 @@
 Each attempt at a task appends to a file of its own, on the disk of its node, and reads those of
 earlier attempts on its host; where outputs have names, also those of other queries' tasks that are
 to put out the same. An outcome counts only for a call with the same number over the same
-rows, told by their digest: an attempt may get its rows in another order. A file that can't be
-written, or read, costs calls, never an answer.
+rows, told by their digest: an attempt may get its rows in another order. An attempt all of whose
+calls ended well says so at its end: whoever is to make calls of the same name needs no rows then.
+A file that can't be written, or read, costs calls, never an answer.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ CALLS_ENDING = ".calls"
 _HEAD = struct.Struct("<qq16s")
 _RECORD = struct.Struct("<II")
 _NONE = InFlight(0, 0, b"")
+_ALL = (-1, b"")  # in the place of a call: what is said of all of them
 
 Outcomes = list[tuple[int, bytes, Any]]
 """Numbers of calls, digests of the rows around them, what came of them."""
@@ -46,6 +48,7 @@ class CallLog:
     kept: Sequence[bytes] = ()  # records of such files that are gone
     outlives: bool = False  # whether the file stays when the task is done
     deaths: list[InFlight] = field(default_factory=list)
+    _is_read: bool = False
     _known: dict[tuple[int, bytes], Any] = field(default_factory=dict)
     _file: BinaryIO | None = None
     _head: mmap.mmap | None = None  # its first bytes: mapped, as there may be many calls
@@ -53,6 +56,18 @@ class CallLog:
 
     def open(self) -> None:
         """Read the earlier files, and begin one."""
+        self.read()
+        if self.path is not None:
+            with contextlib.suppress(OSError):
+                self._file = self.path.open("x+b", buffering=0)
+                self._file.write(bytes(_HEAD.size))
+                self._head = mmap.mmap(self._file.fileno(), _HEAD.size)
+
+    def read(self) -> None:
+        """Read the earlier files, unless that was done."""
+        if self._is_read:
+            return
+        self._is_read = True
         for path in self.earlier:
             in_flight, outcomes = read_log(path)
             if in_flight.end:
@@ -62,11 +77,6 @@ class CallLog:
             self._know(read_log(path)[1])
         for records in self.kept:
             self._know(_outcomes(records))
-        if self.path is not None:
-            with contextlib.suppress(OSError):
-                self._file = self.path.open("x+b", buffering=0)
-                self._file.write(bytes(_HEAD.size))
-                self._head = mmap.mmap(self._file.fileno(), _HEAD.size)
 
     def _know(self, outcomes: Iterable[tuple[int, bytes, Any]]) -> None:
         self._known.update(((number, digest), what) for number, digest, what in outcomes)
@@ -82,6 +92,27 @@ class CallLog:
         if logged is None and self.deaths and guilt(number, digest, self.deaths) is Guilt.GUILTY:
             return KILLED
         return logged
+
+    def all_ended(self, schema: bytes, blocks: Sequence[tuple[int, bytes, int]]) -> None:
+        """Note that all calls of the task ended well, for rows of this schema.
+
+        Of each block the number of its first call, its digest, and how many calls it has.
+        """
+        self.add(*_ALL, (schema, blocks))
+
+    def all_outcomes(self) -> tuple[bytes, list[tuple[bytes, list[Any]]]] | None:
+        """The schema of the rows, and by block its digest and what came of its calls.
+
+        None if calls are missing, or did not end well.
+        """
+        schema, blocks = self._known.get(_ALL, (b"", ()))
+        of_blocks = [
+            (digest, [self._known.get((first + i, digest)) for i in range(count)])
+            for first, digest, count in blocks
+        ]
+        if not blocks or any(what is None for _, outcomes in of_blocks for what in outcomes):
+            return None
+        return schema, of_blocks
 
     def begin(self, first: int, end: int, digest: bytes) -> None:
         """Calls with these numbers run from now on, should the process die."""

@@ -253,10 +253,12 @@ class TaskRunner:
             if stage.function is None:
                 return self._put_out(stage, task, self._rows(stage, task, variables))
             call, run = self._unpickled_for(stage, stage.function, task)
-            rows = self._rows(stage, task, variables)
+            # Calls with a name say which rows they are made for.
+            tables = run.known() if run is not None and task.calls else None
             try:
-                passed = self._passed(stage, stage.function, call, rows)
-                outcome = self._put_out(stage, task, passed)
+                if tables is None:
+                    tables = self._returned(stage, call, self._rows(stage, task, variables))
+                outcome = self._put_out(stage, task, self._passed(stage, stage.function, tables))
             finally:
                 functions.release(self._duckdb.con)
             if run is None:
@@ -401,10 +403,8 @@ class TaskRunner:
         )
         return reduction.reduced(sql, coded)
 
-    def _passed(
-        self, stage: StageTask, function: TaskFunction, call: functions.Function, rows: Rows
-    ) -> Rows:
-        """The rows that the stage's function returns."""
+    def _returned(self, stage: StageTask, call: functions.Function, rows: Rows) -> list[pa.Table]:
+        """What the stage's function returns for rows."""
         names = [name for name, _ in stage.columns]
         try:
             with rows.to_arrow_reader(self._outputs.batch_rows) as reader:
@@ -413,6 +413,10 @@ class TaskRunner:
         except BaseException:
             self._duckdb.con.abort()  # unread rows would block the connection
             raise
+        return tables
+
+    def _passed(self, stage: StageTask, function: TaskFunction, tables: Sequence[pa.Table]) -> Rows:
+        """The rows that the stage's function has returned, in the types that it declares."""
         relation = functions.conformed(self._duckdb.con, tables, function.returns, function.label)
         self._duckdb.set_output_types(stored_types(stage, map(str, relation.types)))
         return relation

@@ -259,8 +259,8 @@ def test_values_that_fit_are_cast(t: DataFrame, given: pa.Array, schema: str) ->
         ({"y": [1]}, "x BIGINT", "does not give column 'x'"),
         ({"x": [1], "y": [1]}, "x BIGINT", "schema lacks: 'y'"),
         ({"x": [1], "X": [1]}, "x BIGINT", "schema lacks: 'X'"),
-        ([1, 2], "x BIGINT", "gave a list"),
-        (None, "x BIGINT", "gave a NoneType"),
+        ([1, 2], "x BIGINT", "gave list; it must give tables"),
+        (None, "x BIGINT", "gave NoneType; it must give tables"),
     ],
 )
 def test_values_that_do_not_fit_are_refused(

@@ -447,6 +447,46 @@ def test_what_is_done_is_not_done_again(
     assert [] == [*tmp_path.iterdir()]
 
 
+@pytest.mark.parametrize("shape", [Batches(3), ROWS])
+@pytest.mark.parametrize("on_error", ["raise", "quarantine"])
+def test_calls_that_were_all_made_need_no_rows(shape: Any, on_error: str, tmp_path: Path) -> None:
+    """What they return is in the files of attempts, wherever each of them was made."""
+    first, second = tmp_path / "1.calls", tmp_path / "2.calls"
+    calls: list[int] = []
+    dies(run_of(dying(9, calls), shape, Left(path=first), on_error=on_error), 20)
+    begun = run_of(dying(-1, calls), shape, CallLog(others=[first]), on_error=on_error)
+    assert begun.known() is None
+    log = CallLog(path=second, others=[first])
+    made = list(run_of(dying(-1, calls), shape, log, on_error=on_error)(rows(20)))
+    count = len(calls)
+    again = run_of(dying(-1, calls), shape, CallLog(others=[first, second]), on_error=on_error)
+    known = again.known()
+    assert known is not None
+    assert [table.to_pydict() for table in made] == [table.to_pydict() for table in known]
+    assert [table.column_names for table in made] == [table.column_names for table in known]
+    assert count == len(calls)
+    assert again.reused == (20 if shape is ROWS else 7)
+    part = run_of(dying(-1, calls), shape, CallLog(others=[second]), on_error=on_error)
+    assert part.known() is None
+
+
+@pytest.mark.parametrize("fails", ["raises", "does not fit"])
+def test_where_a_row_was_rejected_rows_are_needed(fails: str, tmp_path: Path) -> None:
+    """They are what is set aside."""
+
+    def call(row: Row) -> object:
+        if row.a == 5 and fails == "raises":
+            raise ValueError
+        return "none" if row.a == 5 else row.a
+
+    log = CallLog(path=tmp_path / "1.calls")
+    tables = list(run_of(call, ROWS, log, on_error="quarantine")(rows(12)))
+    assert [5] == [row["c0"] for row in rejected(tables)]
+    again = run_of(call, ROWS, CallLog(others=[tmp_path / "1.calls"]), on_error="quarantine")
+    assert again.known() is None
+    assert [5] == [row["c0"] for row in rejected(again(rows(12)))]
+
+
 def test_outcomes_of_other_rows_are_not_taken(tmp_path: Path) -> None:
     """An attempt may get other rows than the one before, where an order is not certain."""
     first = tmp_path / "1.calls"

@@ -36,7 +36,10 @@ NO_SHARED = (
 )
 _SHARED_GONE = re.compile(r'Table with name "?(shared\.[^"\s]+)"? does not exist(?! because)')
 # Macros of Spark's sessions fail so: DuckDB takes error() for volatile.
-_TOLD = re.compile(r"Could not convert string '(Division by zero|no URL-encoded text)(.*?)' to INT")
+_TOLD = re.compile(
+    r"Could not convert string '(Division by zero|There is no element|no URL-encoded text)(.*?)'"
+    r" to INT"
+)
 HEADER = (
     "If the first line of the CSV file has their names, pass header=True to read.csv(); else name "
     'them by .to_df("a", "b" ...).'

@@ -174,6 +174,13 @@ def _type_of(value: Any) -> str:
     return "STRING"
 
 
+def parsed_time(text: str, pattern: str) -> dt.datetime:
+    """A text as a timestamp, by a pattern of PySpark's."""
+    from minishark.dataframe.dates import date_pattern  # noqa: PLC0415 - few need it
+
+    return dt.datetime.strptime(text, date_pattern(pattern).replace("%-", "%"))  # noqa: DTZ007
+
+
 def to_number(text: str, pattern: str) -> str:
     number = try_to_number(text, pattern)
     if number is None:

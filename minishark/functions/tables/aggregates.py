@@ -63,18 +63,6 @@ AGGREGATES = (
     T("some(col)", "@bool_or({col})", "Whether it is true in any row."),
     T("every(col)", "@bool_and({col})", "Whether it is true in all rows."),
     T("percentile(col, percentage: value)", "@quantile_cont({col}, {percentage})", "A quantile."),
-    T("listagg(col, delimiter: value = '')", "@string_agg({col}, {delimiter})", "Joined."),
-    T("string_agg(col, delimiter: value = '')", "@string_agg({col}, {delimiter})", "Joined."),
-    T(
-        "listagg_distinct(col, delimiter: value = '')",
-        "@string_agg(DISTINCT {col}, {delimiter})",
-        "The distinct values joined to one text.",
-    ),
-    T(
-        "string_agg_distinct(col, delimiter: value = '')",
-        "@string_agg(DISTINCT {col}, {delimiter})",
-        "The distinct values joined to one text.",
-    ),
     T(
         "vector_sum(col)",
         _BY_ELEMENT.replace("{each}", "list_sum"),

@@ -88,8 +88,8 @@ NESTED = (
         "array_join(col, delimiter: value, null_replacement: value = None)",
         (
             "array_to_string({col}, {delimiter})",
-            "array_to_string(list_transform({col}, lambda x_: coalesce(x_, {null_replacement})),"
-            " {delimiter})",
+            "CASE WHEN {null_replacement} IS NOT NULL THEN array_to_string(list_transform({col},"
+            " lambda x_: coalesce(x_, {null_replacement})), {delimiter}) END",
         ),
         "The elements joined to one text, without NULLs, or with a text for each.",
     ),

@@ -19,6 +19,10 @@ _BETWEEN = (
 _MADE = "make_timestamp({years}, {months}, {days}, {hours}, {mins}, {secs}::DOUBLE)"
 _MADE_TZ = "make_timestamptz({years}, {months}, {days}, {hours}, {mins}, {secs}::DOUBLE)"
 _MADE_IN = _MADE_TZ.removesuffix(")") + ", {timezone})"
+_IN_RANGE = (
+    "CASE WHEN {months} BETWEEN 1 AND 12 AND {days} BETWEEN 1 AND 31 AND {hours} BETWEEN 0 AND 23"
+    " AND {mins} BETWEEN 0 AND 59 AND {secs} BETWEEN 0 AND 60"
+)
 _TIMES = "years, months, days, hours, mins, secs"
 _INTERVAL = (
     "to_years({years}::INTEGER) + to_months({months}::INTEGER) + to_weeks({weeks}::INTEGER)"
@@ -146,7 +150,7 @@ TIMES = (
     T(f"try_make_timestamp_ntz({_TIMES})", f"try({_MADE})", "A timestamp of its parts, or NULL."),
     T(
         f"try_make_timestamp_ltz({_TIMES}, timezone = None)",
-        (f"try({_MADE_TZ})", f"try({_MADE_IN})"),
+        (f"{_IN_RANGE} THEN try({_MADE_TZ}) END", f"{_IN_RANGE} THEN try({_MADE_IN}) END"),
         "A timestamp with a time zone, or NULL.",
     ),
     T(f"make_interval({_INTERVAL_PARTS})", _INTERVAL, "An interval of its parts."),
