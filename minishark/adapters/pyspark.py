@@ -279,7 +279,8 @@ def arrow_rows(rows: Sequence[Any], names: Sequence[str] | None) -> pa.Table:
     for name, column in zip(names, zip(*given, strict=True), strict=True):
         try:
             type_ = functools.reduce(_merged, map(_inferred, column), pa.null())
-            made.append(pa.array([as_arrow(item, type_, cell) for item in column], type_))
+            values = [as_arrow(item, type_, cell, by_name=True) for item in column]
+            made.append(pa.array(values, type_))
         except (pa.ArrowException, OverflowError) as error:
             raise DataError(f"No type of Spark's holds the values of {name!r}: {error}") from error
     return pa.table(made, names=list(names))

@@ -527,6 +527,8 @@ class Column(CamelCase):
     def get_item(self, key: Any) -> Column:
         """An element of a list by its position from 0, or of a map or struct by its key.
 
+        A whole number is the key itself of a map, and no position.
+
         Raises:
             OptionError: `key` is no position and no text; see `functions.element_at`.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -176,31 +177,36 @@ def _array(
         raise DataError(f"The values of column {name!r} do not fit: {error}.{hint}") from error
 
 
-def as_arrow(item: Any, type_: pa.DataType, text: Callable[[Any], str] = str) -> Any:
-    """A value, perhaps of Rows and dicts, as Arrow takes it for a type; others are texts there."""
+def _text(item: Any) -> Any:
+    return item if isinstance(item, bytes | bytearray) else str(item)  # Arrow reads UTF-8
+
+
+def as_arrow(
+    item: Any, type_: pa.DataType, text: Callable[[Any], Any] = _text, *, by_name: bool = False
+) -> Any:
+    """A value, perhaps of Rows and dicts, as Arrow takes it for a type; others are texts there.
+
+    Rows go into structs by place, as in PySpark, unless `by_name`; dicts by name.
+    """
     kinds = pa.types
     if item is None:
         return None
     if kinds.is_string(type_):
         return item if isinstance(item, str) else text(item)
+    if not kinds.is_nested(type_):
+        return item
+    of = functools.partial(as_arrow, text=text, by_name=by_name)
     if kinds.is_list(type_):
-        return [as_arrow(part, type_.value_type, text) for part in item]
+        return [of(part, type_.value_type) for part in item]
     if kinds.is_map(type_):
         pairs = item.items() if isinstance(item, Mapping) else item
-        key, value = type_.key_type, type_.item_type
-        return [(as_arrow(k, key, text), as_arrow(v, value, text)) for k, v in pairs]
+        return [(of(key, type_.key_type), of(value, type_.item_type)) for key, value in pairs]
     if kinds.is_struct(type_):
-        names = () if isinstance(item, Mapping) else _field_names(item, type_)
-        named = dict(zip(names, item, strict=True)) if names else item
-        return {name: as_arrow(part, type_.field(name).type, text) for name, part in named.items()}
+        if not isinstance(item, Mapping):
+            names = row_names([item]) if by_name else [field.name for field in type_.fields]
+            item = dict(zip(names, item, strict=True))
+        return {field.name: of(item.get(field.name), field.type) for field in type_.fields}
     return item
-
-
-def _field_names(item: Any, type_: pa.DataType) -> Sequence[str]:
-    """By name if all of a Row's are there, else by place, as in PySpark."""
-    own = row_names([item])
-    fields = [field.name for field in type_.fields]
-    return own if set(own) <= set(fields) else fields
 
 
 def _cast(

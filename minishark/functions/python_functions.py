@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from minishark.dataframe.column import ByType, Column, call, column_or_name, value
+from minishark.dataframe.column import ByType, Column, atom, call, column_or_name, combine, value
 from minishark.dataframe.generated_functions import generated
 from minishark.dataframe.local import declared_columns, json_structure
 from minishark.errors import OptionError
@@ -340,8 +340,9 @@ def _numbers(name: str, run: Callable[..., Any], doc: str) -> Callable[..., Colu
         places = [sum(map(part.count, "09")) for part in (whole, fraction)]
         type_ = f"DECIMAL({max(sum(places), 1)}, {places[1]})"
         chosen = column_or_name(col)
-        made = call(called(), chosen, pattern).cast(type_)
-        return made.alias(f"{name}({shown_as(chosen)}, {pattern})")
+        # Not Column.cast: DuckDB would call the function while planning, for its CASE of constants.
+        made = combine("CAST(", call(called(), chosen, pattern), f" AS {type_})", bare=True)
+        return atom(made).alias(f"{name}({shown_as(chosen)}, {pattern})")
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -452,6 +453,34 @@ def test_a_format_that_is_not_written_names_who_writes_it(
         UnsupportedError, match=rf"writes parquet, csv, json, not '{kind}'\. ?{instead}"
     ):
         toy_session.range(1).write.format(kind)
+
+
+@pytest.mark.parametrize(
+    ("item", "type_", "expected"),
+    [
+        (Row(y=1, x=2), "struct<x:int,y:int>", (1, 2)),
+        ([Row(y=1, x=2)], "array<struct<x:int,y:int>>", [(1, 2)]),
+        ({"y": 1, "x": 2}, "struct<x:int,y:int>", (2, 1)),
+        ({"x": 1, "z": 2}, "struct<x:int,y:int>", (1, None)),
+        ([b"x", bytearray(b"y"), 1], "array<string>", ["x", "y", "1"]),
+        ({"k": b"x"}, "map<string,string>", {"k": "x"}),
+    ],
+)
+def test_nested_values_go_into_declared_types(
+    toy_session: Session, item: Any, type_: str, expected: Any
+) -> None:
+    """Rows by place, dicts by name, as in PySpark; bytes are UTF-8."""
+    assert [(1, expected)] == toy_session.createDataFrame(
+        [(1, item)], f"a int, b {type_}"
+    ).collect()
+
+
+def test_the_type_of_a_number_in_a_format_is_known_without_a_call(toy_session: Session) -> None:
+    """Also of constants, which DuckDB would compute while it plans."""
+    for function in (F.to_number, F.try_to_number):
+        frame = toy_session.range(1).select(function(F.lit("1,234.5"), F.lit("9,999.9")))
+        assert ["DECIMAL(5,1)"] == [kind for _, kind in frame.dtypes]
+        assert [(Decimal("1234.5"),)] == frame.collect()
 
 
 def test_a_schema_may_be_a_type(toy_session: Session) -> None:
