@@ -148,6 +148,7 @@ class Controller(Machine[ControllerIn]):
         self._epoch = born << EPOCH_BITS  # greater than any of a predecessor
         self._placement = SnapshotPlacement()
         self._complete = 0
+        self._kept = 0  # workers may drop the snapshots of stages before
         self._cuts: tuple[int, ...] = ()
         self._cut_ahead = 2
         self._end_before = 0
@@ -365,7 +366,8 @@ class Controller(Machine[ControllerIn]):
             for key, worker in sorted(owners.items())
         }
         self._placement.retain(0, stage)
-        self._complete = stage
+        # Older snapshots stay until this one has its copies, which the next death may prevent.
+        self._complete, self._kept = stage, min(self._kept, stage)
         self._cuts = ()
         self._positions = dict.fromkeys(self._rows, stage)
         self._seen_at = {}
@@ -455,8 +457,8 @@ class Controller(Machine[ControllerIn]):
         self._placement.note(sender, report.held, report.groups)
         if report.held:
             complete = self._placement.latest(min(self._settings.copies, len(self._members)))
-            if complete > self._complete:
-                self._complete = complete
+            if complete > self._kept:
+                self._complete, self._kept = max(complete, self._complete), complete
                 self._placement.retain(complete)
         if all(member.reports >= BALANCE_REPORTS for member in self._members.values()):
             self._rebalance()
@@ -502,7 +504,7 @@ class Controller(Machine[ControllerIn]):
             floor=self._floor,
             witness=witness,
             digest=digest,
-            complete=self._complete,
+            complete=self._kept,
             cuts=self._cuts,
         )
         for worker in (*self._members, *self._released):

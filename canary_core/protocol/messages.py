@@ -275,7 +275,8 @@ class Advance(Message, frozen=True):
         floor: Stages before it are over everywhere: their records can go.
         witness: A stage that every driver must have recorded the same...
         digest: ...with this digest.
-        complete: The stage of the last complete snapshot; older ones can go.
+        complete: The stage of the last complete snapshot of which there are copies; older ones
+            can go.
         cuts: Stages of snapshots that are due, beside those that the program prescribes.
     """
 

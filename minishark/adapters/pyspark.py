@@ -51,7 +51,7 @@ _PARTS = (
 _IS_WHOLE = r"regexp_full_match(x, '\s*[+-]?[0-9]+\s*')"
 _IS_LIST = "right(system.main.typeof(a), 1) = ']'"
 _KEY = "TRY_CAST(CAST(k AS VARCHAR) AS BIGINT)"  # maps have keys of other types
-_ITEM = f"a[k + CASE WHEN {_IS_LIST} THEN 1 ELSE 0 END]"
+_ITEM = f"a[coalesce(cast_to_type(CASE WHEN {_IS_LIST} THEN {_KEY} + 1 END, k), k)]"
 _SCALED = "(system.main.floor(abs(x) * 1e1 ** n) + {}) / 1e1 ** n"
 _STEPS = "len(system.main.generate_series(a, b, step))"
 _CUT = """(x DOUBLE) AS trunc(x), (x BOOLEAN) AS x, (x BIGINT) AS x, (x HUGEINT) AS x,
@@ -141,10 +141,10 @@ MACROS = {
             system.main.round(x, n))
         ELSE system.main.round(x, n) END, (x) AS system.main.round(x)""",
     # Elements: by positions from 0 in text, and as element_at() counts.
-    "item(a, k VARCHAR)": f"""a[k], (a, k) AS CASE
+    "item(a, k)": f"""CASE
         WHEN {_IS_LIST} AND ({_KEY} < 0 OR {_ITEM} IS NULL
             AND {_KEY} >= json_array_length(to_json(a))) THEN no_element(k) ELSE {_ITEM} END""",
-    "element(a, k VARCHAR)": f"""a[k], (a, k) AS CASE
+    "element(a, k)": f"""CASE
         WHEN {_IS_LIST} AND a[k] IS NULL
             AND abs({_KEY}) NOT BETWEEN 1 AND json_array_length(to_json(a)) THEN no_element(k)
         ELSE a[k] END""",
@@ -156,13 +156,16 @@ MACROS = {
         WHEN b < a AND b - date_trunc('month', b) > a - date_trunc('month', a) THEN -1
         ELSE 0 END""",
     # Each step is taken from the start: those of a month end with its last day.
-    "generate_series(a, b, step INTERVAL)": f"""list_filter(
+    "series(a, b, step INTERVAL)": f"""list_filter(
         list_transform(system.main.generate_series(0, {_STEPS}),
-            lambda i: cast_to_type(a + step * i, a)),
+            lambda i: cast_to_type(a + step * i, coalesce(a, b))),
         lambda d: CASE WHEN a + step >= a THEN d <= b ELSE d >= b END),
         (a DATE, b DATE, step INTEGER) AS CAST(
             system.main.generate_series(a, b, to_days(step)) AS DATE[]),
-        (a, b, step) AS system.main.generate_series(a, b, step),
+        (a, b, step) AS system.main.generate_series(a, b, step)""",
+    # In a lambda, whose argument's type DuckDB knows: the overload is of the types.
+    "generate_series(a, b, step)": """list_transform([{'a': a, 'b': b, 'step': step}],
+        lambda v: series(v.a, v.b, v.step))[1],
         (a, b) AS system.main.generate_series(a, b), (a) AS system.main.generate_series(a)""",
     "strftime(x, pattern)": "system.main.strftime(CAST(x AS TIMESTAMP), pattern)",
     "epoch(x)": "system.main.epoch(CAST(x AS TIMESTAMPTZ))",

@@ -76,6 +76,7 @@ class SessionText(_DuckDB):  # type: ignore[misc]
 
 
 _MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
+_FRACTION = re.compile(r"(?i)\d[.e]|\.\d")
 _BRACES = re.compile(r"\{(\w+)\}")
 _BRACED = re.compile(r"braces_of_(\w+)_end")
 
@@ -230,23 +231,26 @@ def _as_meant(node: Any) -> Any:
             return exp.Var(this=in_text.sql(_called(name, list(node.iter_expressions()))))
         case exp.Sum() | exp.Filter() | exp.Window() if (added := _added(node)) is not None:
             return added
-        case exp.Count(this=item) if node.find_ancestor(exp.Pivot):  # NULL where no rows are
-            counted = (
-                "1" if isinstance(item, exp.Star) else f"({item.sql(SessionText)} IS NOT NULL)::INT"
-            )
-            return exp.Sum(this=exp.Var(this=counted))
+        case exp.Count(this=exp.Star()) if node.find_ancestor(exp.Pivot):
+            return exp.Sum(this=exp.Literal.number(1))  # NULL where no rows are
+        case exp.Count(this=item, expressions=others) if not isinstance(item, exp.Distinct) and (
+            node.find_ancestor(exp.Pivot)
+        ):
+            return exp.Sum(this=exp.cast(_known(item, *others), "INT"))
         case exp.GroupConcat() if not node.args.get("separator"):
             node.set("separator", exp.Literal.string(""))
         case exp.Avg(this=item) if not isinstance(item, exp.Distinct):
             node.set("this", exp.Anonymous(this="summed", expressions=[item]))
-        case exp.Bracket(this=of, expressions=[key]) if not key.is_string:
+        case exp.Bracket(this=of, expressions=[key]) if not (
+            key.is_string or isinstance(key, exp.Null)
+        ):
             parts = [each.transform(_as_meant) for each in (of, key)]
             return exp.Anonymous(this="item", expressions=parts)
-        case exp.Any(this=item) if not isinstance(node.parent, exp.Predicate | None):
+        case exp.Any(this=item) if not _is_of_choices(node):
             return exp.LogicalOr(this=_bare(item).transform(_as_meant))
         case exp.IgnoreNulls(this=call) if not isinstance(node.parent, exp.Window):
-            there = exp.Not(this=exp.Is(this=call.this.copy(), expression=exp.Null()))
-            return exp.Filter(this=call, expression=exp.Where(this=there)).transform(_as_meant)
+            where = exp.Where(this=_known(call.this))
+            return exp.Filter(this=call.transform(_as_meant), expression=where)
         case exp.Div() | exp.Add() | exp.Sub() | exp.Mul() | exp.Mod() if _is_of_text(node):
             return _counted(node)
         case exp.Interval(this=exp.Literal(this=text), unit=exp.IntervalSpan() as span):
@@ -259,13 +263,7 @@ def _as_meant(node: Any) -> Any:
             node.set("db", None)
             node.set("this", read)
         case exp.Count(this=first, expressions=[*others]) if others:
-            known = exp.and_(
-                *(
-                    exp.Not(this=exp.Is(this=each, expression=exp.Null()))
-                    for each in (first, *others)
-                )
-            )
-            return exp.Anonymous(this="count_if", expressions=[_inside(known)])
+            return exp.Anonymous(this="count_if", expressions=[_known(first, *others)])
         case exp.Extract(this=exp.Var(this=part), expression=of):
             return exp.Var(this=in_text.sql(_called("extract", [exp.Literal.string(part), of])))
         case exp.Cast() | exp.TryCast():
@@ -326,6 +324,20 @@ def _bare(node: Any) -> Any:
     return node.this if isinstance(node, exp.Paren) else node
 
 
+def _known(*items: Any) -> Any:
+    """Whether none of them is NULL, as meant."""
+    parts = (exp.Paren(this=each.transform(_as_meant)) for each in items)
+    return exp.and_(*(exp.Not(this=exp.Is(this=each, expression=exp.Null())) for each in parts))
+
+
+def _is_of_choices(node: Any) -> bool:
+    """Whether ANY is no aggregate, but what one side of a comparison is compared with."""
+    if not isinstance(node.parent, exp.Predicate) or node.arg_key != "expression":
+        return False
+    is_pattern = isinstance(node.parent, exp.Like | exp.ILike)
+    return is_pattern or isinstance(_bare(node.this), exp.Query)
+
+
 def _is_of_text(node: Any) -> bool:
     """Whether a text is an operand beside a number, which both are then."""
     sides = (_bare(node.this), _bare(node.expression))
@@ -335,14 +347,19 @@ def _is_of_text(node: Any) -> bool:
 
 def _counted(node: Any) -> Any:
     """An operation on numbers that are written as texts."""
-    whole = not isinstance(node, exp.Div) and not any(
-        isinstance(side, exp.Cast) or (side.is_number and not side.is_int)
-        for side in (node.this, node.expression)
-    )
+    sides = (_bare(node.this), _bare(node.expression))
+    whole = not isinstance(node, exp.Div) and all(map(_is_whole, sides))
     for name in ("this", "expression"):
-        if node.args[name].is_string:
-            node.set(name, exp.cast(node.args[name], "BIGINT" if whole else "DOUBLE"))
+        if (side := _bare(node.args[name])).is_string:
+            node.set(name, exp.cast(side, "BIGINT" if whole else "DOUBLE"))
     return node.transform(_as_meant)
+
+
+def _is_whole(side: Any) -> bool:
+    """Whether an operand is a whole number, as far as its text tells."""
+    if isinstance(side, exp.Cast):
+        return side.to.this in _WHOLE
+    return not _FRACTION.search(side.this) if side.is_string else side.is_int or not side.is_number
 
 
 def _span(text: str, span: Any) -> Any:
@@ -588,7 +605,7 @@ def _inside(node: Any) -> Any:
     made = node.copy()
     for name, part in made.args.items():
         if isinstance(part, exp.Expression):
-            made.set(name, part.transform(_as_meant))
+            made.set(name, part.transform(_as_meant, copy=False))  # which knows its parent
     return made
 
 

@@ -893,7 +893,8 @@ class _Text:
         self, node: dict[str, Any], views: Mapping[str, View], planning: PlanningDatabase
     ) -> _Reference | None:
         first = node.get("query_location")
-        if not isinstance(first, int) or node.get("sample"):
+        # TABLE and SUMMARIZE name relations at no place, which DuckDB tells as one beyond the text.
+        if not isinstance(first, int) or first >= len(self.sql) or node.get("sample"):
             return None
         if node["type"] == "TABLE_FUNCTION":
             return _called_reader(node, self.sql, first)

@@ -60,7 +60,7 @@ class FileWriter:
                     return counted(sum(item.rows for item in written))
             self._check_local(target)
             rows, _ = self.engine.run(query, CollectRows(lossless=True), self.scope)
-            return self.scope.scratch.copy(rows, target)
+            return self.scope.scratch.copy(rows, target, schema)
 
     def has_files(self, target: str) -> bool:
         """Whether there is a file at a local path or URI, or any below it.
@@ -99,7 +99,8 @@ class FileWriter:
                 rows, _ = self.engine.run(query, CollectRows(lossless=True), self.scope)
                 entry = f"front{''.join(copy.path.suffixes)}"
                 file = Path(to, entry)
-                self.scope.scratch.copy(rows, f"{quote_text(str(file))} ({copy.text})")
+                to_file = f"{quote_text(str(file))} ({copy.text})"
+                self.scope.scratch.copy(rows, to_file, schema)
                 upload(file, staging.uri, access)
                 written = (Written(entry, rows.num_rows),)
             staging.publish(written)

@@ -46,7 +46,14 @@ from minishark.errors import (
     UnsupportedError,
 )
 from minishark.model.catalog import Catalog, Constraints, Table
-from minishark.model.expressions import DUCKDB_TYPE, WIDE_INTEGERS, Column, quote, quote_text
+from minishark.model.expressions import (
+    DUCKDB_TYPE,
+    WIDE_INTEGERS,
+    Column,
+    Schema,
+    quote,
+    quote_text,
+)
 from minishark.tables.interruption import stopped_by
 from minishark.tables.store import kept_by_arrow
 from minishark.worker.columns import integers
@@ -945,12 +952,23 @@ class ScratchDatabase:
                 self._run(f"INSERT INTO {_CLUSTERS}{quote(name)} FROM {quote(ROWS)}")
             self._shared.changed[name.lower()] = next(self._shared.numbers)
 
-    def copy(self, table: pa.Table, target: str) -> pa.Table:
-        """Write rows to files: `COPY rows TO target`; DuckDB's answer."""
+    def copy(self, table: pa.Table, target: str, schema: Schema = ()) -> pa.Table:
+        """Write rows to files: `COPY rows TO target`; DuckDB's answer.
+
+        A `schema` says of which types they are, where Arrow's are others.
+        """
+        rows = quote(ROWS)
+        if not kept_by_arrow(column.type for column in schema):
+            names = [f"c{i}" for i in range(len(schema))]
+            casts = ", ".join(
+                f"CAST({name} AS {column.type}) AS {quote(column.name)}"
+                for name, column in zip(names, schema, strict=True)
+            )
+            rows = f"(SELECT {casts} FROM {rows} AS t({', '.join(names)}))"
         with self._lock:
             self._replay()
             with self._registered(table):
-                return self._answer(f"COPY {quote(ROWS)} TO {target}")
+                return self._answer(f"COPY {rows} TO {target}")
 
     def names_renamed(self, sql: str) -> bool:
         """Whether a text may name tables that are gone, which the cluster still has."""

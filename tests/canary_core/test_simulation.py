@@ -109,6 +109,11 @@ def test_a_sum_reaches_its_reduction_though_all_partitions_have_left_its_worker(
     check_seed(1189)
 
 
+def test_older_snapshots_stay_until_that_of_an_epoch_has_its_copies() -> None:
+    """Who held its only copies died before others had them: they had dropped those before."""
+    check_seed(7635)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(1000, 11_000, SLOW_BLOCK))

@@ -238,9 +238,13 @@ def test_tables_of_all_types_are_written_as_duckdb_writes_them(
         for ask, name in ((session.sql, "minishark"), (connection.execute, "duckdb")):
             ask("CREATE OR REPLACE TABLE wide AS FROM test_all_types()")
             ask(f"COPY wide TO '{tmp_path}/{name}' (FORMAT {format_})")
+            rows = "SELECT (1, 'a') AS r, {'b': [(NULL, 2)]} AS s"
+            ask(f"COPY ({rows}) TO '{tmp_path}/{name}.tuple' (FORMAT {format_})")
     written = (tmp_path / "minishark").read_text()
     assert str(-(2**127)) in written
     assert (tmp_path / "duckdb").read_text() == written
+    tuples = [(tmp_path / f"{name}.tuple").read_text() for name in ("minishark", "duckdb")]
+    assert tuples[0] == tuples[1]
 
 
 @pytest.mark.parametrize("option", ["RETURN_STATS", "RETURN_FILES"])

@@ -282,4 +282,7 @@ _SCRIPTS = st.lists(
 @given(script=_SCRIPTS)
 def test_any_script(pair: tuple[Session, Session], script: list[str]) -> None:
     """Each statement ends as in DuckDB; another session sees what is committed."""
-    compare(pair, ["BEGIN", *script])
+    # Transactions refuse tables whose row ids were asked for outside of one (docs/sql.md).
+    ends = next((place for place, sql in enumerate(script) if sql in ENDS[1:]), len(script))
+    numbered = [sql for sql in script[ends:] if sql != QUERIES[-1]]
+    compare(pair, ["BEGIN", *script[:ends], *numbered])

@@ -77,10 +77,12 @@ WHOLE = [
     "SELECT sum(i) FROM read_csv('text.csv', ignore_errors = true)",
     "SELECT parse_filename(filename), count(*) FROM '[ab].parquet' GROUP BY 1 ORDER BY 1",
     "SELECT file_row_number FROM 'a.parquet' LIMIT 3",
+    "FROM 'text.csv' UNION ALL TABLE 'text.csv'",
+    "SELECT column_name, min, max FROM (SUMMARIZE 'text.csv')",
 ]
 
 
-@pytest.mark.sample(18)
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("sql", DISTRIBUTED + WHOLE)
 def test_answers_over_files_are_duckdbs(session: Session, sql: str) -> None:
     """Rows, their order, names and types are those of DuckDB over the same files."""
