@@ -197,6 +197,8 @@ def as_arrow(
         return item
     of = functools.partial(as_arrow, text=text, by_name=by_name)
     if kinds.is_list(type_):
+        if isinstance(item, str | bytes | bytearray):
+            raise DataError(f"{item!r} is no list")
         return [of(part, type_.value_type) for part in item]
     if kinds.is_map(type_):
         pairs = item.items() if isinstance(item, Mapping) else item
@@ -204,6 +206,8 @@ def as_arrow(
     if kinds.is_struct(type_):
         if not isinstance(item, Mapping):
             names = row_names([item]) if by_name else [field.name for field in type_.fields]
+            if len(item) != len(names):
+                raise DataError(f"{item!r} does not have the {len(names)} fields of a struct")
             item = dict(zip(names, item, strict=True))
         return {field.name: of(item.get(field.name), field.type) for field in type_.fields}
     return item

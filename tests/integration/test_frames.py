@@ -17,6 +17,7 @@ from minishark import functions as F
 from minishark.errors import (
     AnalysisException,
     ColumnError,
+    DataError,
     MinisharkError,
     OptionError,
     ParseException,
@@ -473,6 +474,21 @@ def test_nested_values_go_into_declared_types(
     assert [(1, expected)] == toy_session.createDataFrame(
         [(1, item)], f"a int, b {type_}"
     ).collect()
+
+
+@pytest.mark.parametrize(
+    ("item", "type_", "message"),
+    [
+        (["ab"], "array<array<string>>", "'ab' is no list"),
+        (("x", 1, 2), "struct<p:string,q:int>", "does not have the 2 fields of a struct"),
+    ],
+)
+def test_nested_values_that_do_not_fit(
+    toy_session: Session, item: object, type_: str, message: str
+) -> None:
+    """Texts are not taken apart, nor are values left out."""
+    with pytest.raises(DataError, match=message):
+        toy_session.create_dataframe([(item,)], f"a {type_}")
 
 
 def test_the_type_of_a_number_in_a_format_is_known_without_a_call(toy_session: Session) -> None:
