@@ -955,16 +955,17 @@ class ScratchDatabase:
     def copy(self, table: pa.Table, target: str, schema: Schema = ()) -> pa.Table:
         """Write rows to files: `COPY rows TO target`; DuckDB's answer.
 
-        A `schema` says of which types they are, where Arrow's are others.
+        A `schema` says of which types they are: tuples come as structs, which have names.
         """
         rows = quote(ROWS)
-        if not kept_by_arrow(column.type for column in schema):
+        if any("TUPLE(" in column.type for column in schema):
             names = [f"c{i}" for i in range(len(schema))]
-            casts = ", ".join(
-                f"CAST({name} AS {column.type}) AS {quote(column.name)}"
+            columns = ", ".join(
+                (f"CAST({name} AS {column.type})" if "TUPLE(" in column.type else name)
+                + f" AS {quote(column.name)}"
                 for name, column in zip(names, schema, strict=True)
             )
-            rows = f"(SELECT {casts} FROM {rows} AS t({', '.join(names)}))"
+            rows = f"(SELECT {columns} FROM {rows} AS t({', '.join(names)}))"
         with self._lock:
             self._replay()
             with self._registered(table):

@@ -264,7 +264,7 @@ def test_a_broken_plug_in_fails_its_jobs_only(
         (f"{ITSELF}:NODES", "is not callable"),
         (f"{ITSELF}:InTurn", "cannot make"),
         (f"{ITSELF}:Newest", "it must make a sparrow_core.policy.placer.Placement"),
-        ("best", "is none of sparrow, batch"),
+        ("best", "is none of sparrow, random"),
         ("a b:c", "no module:factory"),
     ],
 )
