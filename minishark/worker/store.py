@@ -204,7 +204,7 @@ class Store:
         Raises:
             InputMissingError: no location has it, as it was.
         """
-        path = self._sound(item.file, (self.node, *item.locations))
+        path = self._sound(item.file, (self.node, *item.locations), again=True)
         if path is None:
             found_afar = self._copied(item)
             if isinstance(found_afar, InputMissingError):
@@ -313,14 +313,14 @@ class Store:
                     self._open.popitem(last=False)
         return reader
 
-    def _sound(self, file: str, nodes: Iterable[str]) -> Path | None:
+    def _sound(self, file: str, nodes: Iterable[str], *, again: bool = False) -> Path | None:
         """The first copy of a file on this host that is what was written; others are replaced."""
         damaged: list[str] = []
         for node in nodes:
             path = self._find(file, node)
             if path is None:
                 continue
-            if is_intact(path):
+            if is_intact(path, again=again):
                 for other in damaged:
                     with contextlib.suppress(OSError):  # it is full, or the folder is gone
                         self._paths_of(other).take(path, other, file)
