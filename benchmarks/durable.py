@@ -1,6 +1,6 @@
 """What is done twice when a program, its node or the cluster is killed; and what reuse costs.
 
-    python benchmarks/durable.py kills nodes cluster dashboards [--kills 50] [--scale 0.1]
+    python benchmarks/durable.py kills nodes cluster peers dashboards [--kills 50] [--scale 0.1]
 
 `kills`: `durable_program.py` runs on a started cluster of two nodes, is killed by SIGKILL once, at
 a moment drawn from the seed, and started again. Measured is the CPU time of nodes, executors, and
@@ -12,6 +12,10 @@ that runs it is killed. `cluster`: the program keeps outputs in a folder, too, a
 all nodes and executors; a new cluster runs it again. Each kill has a new cluster; all answers are
 compared with DuckDB's.
 
+`peers`: `durable_peers.py` is the same work, or a part of it, on engines that are installed: pip
+install pyspark (and Java 17) "dask[dataframe]" distributed "ray[data]". Its process is killed, what
+it has started is given time to end, and it is started again. Answers are not compared.
+
 `dashboards`: a user opens `--boards` dashboards of ten queries each over TPC-H tables in stages; a
 second one, in a session of his own, opens the same. Times are those of `collect`.
 
@@ -22,6 +26,7 @@ from __future__ import annotations
 
 import compileall
 import contextlib
+import importlib.util
 import itertools
 import math
 import os
@@ -37,6 +42,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+import duckdb
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -56,6 +62,9 @@ from minishark_lab.tpch.data import tpch_folder
 from minishark_lab.tpch.reference import Reference
 
 _PROGRAM = Path(__file__).with_name("durable_program.py")
+_PEERS_PROGRAM = Path(__file__).with_name("durable_peers.py")
+_PEERS = {"pyspark": "pyspark", "dask": "distributed", "ray": "ray", "ray-checkpoint": "ray"}
+_PEER_ENDS_S = 20.0
 _LOOK_S = 0.05
 _LIMIT_S = 600.0
 _PLAIN_EVERY = 10  # after so many kills, one run that nobody disturbs
@@ -69,7 +78,7 @@ class DurableOptions(TpchOptions):
 
     sections: Annotated[
         tuple[str, ...],
-        described(choices=("kills", "nodes", "cluster", "dashboards"), positional=True),
+        described(choices=("kills", "nodes", "cluster", "peers", "dashboards"), positional=True),
     ] = ()
     scale: Annotated[float, described("TPC-H's scale factor")] = 0.1
     kills: Annotated[Count, described("each of another run")] = 50
@@ -312,6 +321,79 @@ def _killed(options: DurableOptions, kind: str) -> Iterator[dict[str, Any]]:
     }
 
 
+# Peers
+
+
+def _own_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+def _of_peer(arguments: list[str], kill_at_s: float) -> tuple[float, bool]:
+    """The CPU time of a program and all that it starts, and whether it was killed."""
+    spent_s: dict[psutil.Process, float] = {}  # by process, at the last look
+    with subprocess.Popen(arguments) as program:
+        root = psutil.Process(program.pid)
+        deadline = time.monotonic() + _LIMIT_S
+        is_killed = False
+        while program.poll() is None:
+            with contextlib.suppress(psutil.Error):
+                for process in (root, *root.children(recursive=True)):
+                    spent_s[process] = _own_s(process)
+            if not is_killed and sum(spent_s.values()) >= kill_at_s:
+                is_killed = True
+                program.kill()
+            if time.monotonic() > deadline:
+                program.kill()
+                raise TimeoutError
+            time.sleep(_LOOK_S)
+    _, alive = psutil.wait_procs(list(spent_s), timeout=_PEER_ENDS_S)
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            spent_s[process] = _own_s(process)
+            process.kill()
+    assert is_killed or program.returncode == 0, program.returncode
+    return sum(spent_s.values()), is_killed
+
+
+def _identify(folder: Path, out: Path) -> None:
+    """Write lineitem's comments with a column that identifies rows."""
+    with duckdb.connect(config={"threads": 2}) as con:
+        con.execute(
+            "COPY (SELECT l_orderkey * 8 + l_linenumber AS id, l_orderkey, l_linenumber, l_comment"
+            f" FROM '{folder}/lineitem/*.parquet') TO '{out}' (FORMAT parquet, PER_THREAD_OUTPUT)"
+        )
+
+
+def _peers(options: DurableOptions) -> Iterator[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as data:
+        for table in options.folder.iterdir():
+            (Path(data) / table.name).symlink_to(table.resolve())
+        _identify(options.folder, Path(data) / "identified")
+        for engine, module in _PEERS.items():
+            if importlib.util.find_spec(module) is None:
+                continue
+            rng = random.Random(f"peers {options.seed}")
+            usual_s, twice = 0.0, list[float]()
+            for number in range(options.kills + 1):
+                with tempfile.TemporaryDirectory() as out:
+                    arguments = [sys.executable, str(_PEERS_PROGRAM), engine, data, out]
+                    kill_at_s = rng.random() * usual_s if number else math.inf
+                    spent_s, is_killed = _of_peer(arguments, kill_at_s)
+                    if is_killed:
+                        spent_s += _of_peer(arguments, math.inf)[0]
+                        twice.append(spent_s / usual_s - 1.0)
+                    elif not number:
+                        usual_s = spent_s
+            yield {
+                "engine": engine,
+                "kills": len(twice),
+                "undisturbed_s": round(usual_s, 2),
+                "twice_median": round(statistics.median(twice), 3),
+                "twice_worst": round(max(twice), 3),
+            }
+
+
 # Dashboards
 
 _BOARD = (
@@ -403,6 +485,7 @@ _SECTIONS = {
     "kills": lambda options: _killed(options, "kills"),
     "nodes": lambda options: _killed(options, "nodes"),
     "cluster": lambda options: _killed(options, "cluster"),
+    "peers": _peers,
     "dashboards": _dashboards,
 }
 

@@ -118,7 +118,7 @@ def compare(folder: Path, caps: Sequence[int], queries: dict[str, str]) -> None:
             for table, (columns, statistics, _) in known.items():
                 miniatures.put(table, columns, statistics)
             start_s = time.perf_counter()
-            miniatures.refresh(con)
+            miniatures.fill(con)
             made_s = time.perf_counter() - start_s
             trees = join_trees(con, queries)
         same = sum(trees[name] == real[name] for name in queries)

@@ -28,6 +28,7 @@ from minishark.cluster.keys import Keys, write_keys
 from minishark.cluster.rendezvous import hold_ports
 from minishark.errors import ClusterError
 from sparrow_core.runtime.transport.deaths import describe_exit
+from sparrow_core.runtime.transport.spawning import process_environment
 
 START_S = 60.0  # a machine that starts many processes at once takes long
 _END_S = 5.0
@@ -151,13 +152,12 @@ class NodeHost:
             held.close()
         # It outlives the node's folders, and leaves nothing.
         log = self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the host
-        path = os.pathsep.join(map(os.path.abspath, sys.path))
         process = self._process = subprocess.Popen(
             [sys.executable, "-m", "minishark_platforms.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env={**os.environ, "PYTHONPATH": path},
+            env=process_environment(),
             pass_fds=folders.locks,
             start_new_session=True,  # Ctrl-C in a terminal is for the session
         )

@@ -117,7 +117,12 @@ BANNED_IN_MACHINES = frozenset(
     {"asyncio", "logging", "secrets", "socket", "subprocess", "threading", "time", "uuid", "zmq"}
 )
 # What those need who tell how a node's process ended.
-TRANSPORT = frozenset({"sparrow_core.runtime.transport.deaths.describe_exit"})
+TRANSPORT = frozenset(
+    {
+        "sparrow_core.runtime.transport.deaths.describe_exit",
+        "sparrow_core.runtime.transport.spawning.process_environment",
+    }
+)
 # Which have options, errors and types of ZeroMQ: users of `machine_kit.endpoint`.
 ZEROMQ = (
     "machine_kit.endpoint",

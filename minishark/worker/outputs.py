@@ -32,17 +32,40 @@ _LARGE_BUFFER_BYTES = 16 << 20
 _attempts = itertools.count()
 
 
+def attempt_name(task: TaskPayload) -> str:
+    """A name that is unique among all attempts at the task, on all hosts.
+
+    An attempt that was given up may still be running; what it writes must replace nothing.
+    """
+    return f"{task.index}-{_token_of(os.getpid())}-{next(_attempts)}"
+
+
+@lru_cache(1)
+def _token_of(_process: int) -> str:
+    """What tells processes apart: in containers, those of several hosts have the same numbers.
+
+    It is made when it is asked for, as executors are copies of a process that has imported this.
+    """
+    return secrets.token_hex(4)
+
+
 @dataclass(frozen=True, slots=True)
 class Outputs:
     """Where a task's rows go."""
 
     store: Store  # the files of the task's node
     buffer_bytes: int  # how many bytes are buffered before they are written
+    attempt: Callable[[TaskPayload], str] = attempt_name  # names each attempt at a task
 
     @property
     def batch_rows(self) -> int:
         """How many rows are read at a time: fewer where little memory may hold them."""
         return BATCH_ROWS if self.buffer_bytes >= _LARGE_BUFFER_BYTES else BATCH_ROWS // 8
+
+    def _file(self, stage: StageTask, task: TaskPayload) -> str:
+        if task.name:
+            return f"{stage.kept}/{task.name}-{self.attempt(task)}.arrow"
+        return f"{stage.folder}/{stage.prefix}{self.attempt(task)}.arrow"
 
     def piece(self, stage: StageTask, task: TaskPayload, rows: pa.RecordBatchReader) -> TaskOutcome:
         """Rows that another stage reads; cut into slices if the stage asks for it."""
@@ -74,7 +97,7 @@ class Outputs:
         schema: pa.Schema,
         groups: Iterator[list[pa.RecordBatch]],
     ) -> TaskOutcome:
-        file = _file(stage, task)
+        file = self._file(stage, task)
         if not stage.cuts:
             stored = self.store.write(file, schema, groups)
             return _checked(task, stored, _outcome(stored, file))
@@ -105,7 +128,7 @@ class Outputs:
         written: list[tuple[str, StoredFile]] = []
 
         def write(part: Part, tables: Iterator[pa.Table]) -> None:
-            file = _file(stage, task)
+            file = self._file(stage, task)
             groups = (list(even_batches(table, BATCH_ROWS)) for table in tables)
             written.append((file, self.store.write(file, part.schema, groups)))
 
@@ -125,7 +148,7 @@ class Outputs:
         """A file that this node has, as a partition without a copy; None if it is no such file."""
         if len(slices) != 1:
             return None
-        file = _file(stage, task)
+        file = self._file(stage, task)
         stored = self.store.linked(slices[0], file)
         return None if stored is None else (file, stored)
 
@@ -161,7 +184,7 @@ class Outputs:
         size = sum(batch.nbytes for batches in first for batch in batches)
         if size < min(stage.hints.inline_bytes, self.buffer_bytes):  # the only run
             return _inline(list(chain(*groups(first))), schema, size, slices)
-        file = _file(stage, task)
+        file = self._file(stage, task)
         written = (group for run in chain([first], runs) for group in groups(run))
         stored = self.store.write(file, schema, written)
         outcome = _outcome(stored, file, tuple(slices), len(slices) // stage.buckets)
@@ -238,29 +261,6 @@ def _merged(batches: list[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordB
         pa.Table.from_batches(batches, schema).combine_chunks().to_batches(BATCH_ROWS)
     )
     return merged
-
-
-def _file(stage: StageTask, task: TaskPayload) -> str:
-    if task.name:
-        return f"{stage.kept}/{task.name}-{attempt_name(task)}.arrow"
-    return f"{stage.folder}/{stage.prefix}{attempt_name(task)}.arrow"
-
-
-def attempt_name(task: TaskPayload) -> str:
-    """A name that is unique among all attempts at the task, on all hosts.
-
-    An attempt that was given up may still be running; what it writes must replace nothing.
-    """
-    return f"{task.index}-{_token_of(os.getpid())}-{next(_attempts)}"
-
-
-@lru_cache(1)
-def _token_of(_process: int) -> str:
-    """What tells processes apart: in containers, those of several hosts have the same numbers.
-
-    It is made when it is asked for, as executors are copies of a process that has imported this.
-    """
-    return secrets.token_hex(4)
 
 
 def _checked(task: TaskPayload, stored: StoredFile, outcome: TaskOutcome) -> TaskOutcome:

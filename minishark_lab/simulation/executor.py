@@ -175,6 +175,9 @@ class SimulatedSlot(Machine[SlotIn | _Step]):
     def _store(self) -> SimulatedStore:
         return SimulatedStore(self.disks, self.node, endpoint_of(self.address))
 
+    def _attempt(self, payload: TaskPayload) -> str:
+        return f"{payload.index}-{next(self.files)}"
+
     def _read(self, task: _Task) -> bool:
         reads = task.payload.reads
         if any(map(_is_of_files, reads.values())):
@@ -222,7 +225,7 @@ class SimulatedSlot(Machine[SlotIn | _Step]):
             return self._put_out(task, pa.Table.from_batches(task.batches))
         name = task.payload.name
         into = f"{stage.kept}/{name}-" if name else f"{stage.folder}/{stage.prefix}"
-        file = f"{into}{task.payload.index}-{next(self.files)}.arrow"
+        file = f"{into}{self._attempt(task.payload)}.arrow"
         if stage.output is OutputKind.BUCKETS:
             parts = divided(stage.sql, rows, stage.buckets, self.rng)
         elif stage.cuts and rows:
@@ -252,7 +255,7 @@ class SimulatedSlot(Machine[SlotIn | _Step]):
 
     def _put_out(self, task: _Task, rows: pa.Table) -> bool:
         """Put out the rows of DuckDB as production does."""
-        stage, outputs = task.stage, Outputs(self._store, _BUFFER_BYTES)
+        stage, outputs = task.stage, Outputs(self._store, _BUFFER_BYTES, self._attempt)
         if stage.output is OutputKind.PARTITION:
             file, task.stored = outputs.partition(
                 stage, task.payload, rows.schema, rows.to_batches()

@@ -12,7 +12,7 @@ from minishark.errors import OptionError
 from minishark_lab.harness.experiment import Advance, Chart, Experiment, Verdict
 from minishark_lab.harness.rows import Point, Row, distribution
 from minishark_lab.simulation.history import Outcome, run_history
-from minishark_lab.simulation.script import script_of
+from minishark_lab.simulation.script import Script, script_of
 from minishark_lab.simulation.shrink import shrink
 from sparrow_core.observe.message_log import MessageLog
 
@@ -31,6 +31,8 @@ class Simulate:
     histories: int = 1_000_000  # at most; their seeds follow one another
     statements: int = 80  # of each session
     faults: int = 12  # of each history, at most
+    # Sessions of each process that only query: if more than two, for as long as others write.
+    readers: int = 2
     # Only these faults and statements of a history, by number: a failure, shrunk.
     faults_kept: tuple[int, ...] | None = None
     statements_kept: tuple[int, ...] | None = None
@@ -53,6 +55,8 @@ class _Total:
             {
                 "histories": 1,
                 "queries": outcome.queries,
+                "answered while a fault lasts": outcome.disturbed,
+                "answered without a task": outcome.taken,
                 "statements that write": outcome.writes,
                 "faults": outcome.faults,
                 "events": outcome.events,
@@ -92,7 +96,7 @@ def simulate(parameters: Simulate, seed: int, advance: Advance) -> Sequence[Row]
         left_s = deadline - time.monotonic()
         if left_s <= 0 or total.failing >= _FAILING_MAX:
             break
-        script = script_of(seed + number, parameters.statements, parameters.faults)
+        script = _script(seed + number, parameters)
         began_s = time.process_time()
         kept = script.kept(parameters.faults_kept, parameters.statements_kept)
         outcome = run_history(kept, log.taken if log else None)
@@ -114,10 +118,14 @@ def _told(outcome: Outcome, parameters: Simulate) -> list[str]:
     if parameters.faults_kept is not None or parameters.statements_kept is not None:
         happened = [*map(str, outcome.script.faults)]
         return [each[:_TEXT_MAX] for each in (*outcome.complaints[:_FAILING_MAX], *happened)]
-    script = script_of(outcome.script.seed, parameters.statements, parameters.faults)
-    shrunk = shrink(outcome, script)
+    shrunk = shrink(outcome, _script(outcome.script.seed, parameters))
     complaint = shrunk.outcome.complaints[0][:_TEXT_MAX]
-    return [f"{complaint}\n    {shrunk.command(parameters.statements, parameters.faults)}"]
+    drawn = {name: getattr(parameters, name) for name in ("statements", "faults", "readers")}
+    return [f"{complaint}\n    {shrunk.command(**drawn)}"]
+
+
+def _script(seed: int, parameters: Simulate) -> Script:
+    return script_of(seed, parameters.statements, parameters.faults, parameters.readers)
 
 
 def verdict(rows: Sequence[Row]) -> Verdict:

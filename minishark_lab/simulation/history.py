@@ -7,9 +7,10 @@ catalogs are compared with the disks, all is dropped and closed, and nothing may
 from __future__ import annotations
 
 import contextlib
+import gc
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
@@ -40,7 +41,17 @@ from minishark_lab.simulation.fibers import Fiber, Fibers
 from minishark_lab.simulation.hosts import Hosts
 from minishark_lab.simulation.model import Model, Said, Seen, Stored, Transaction
 from minishark_lab.simulation.queries import Query
-from minishark_lab.simulation.script import FILE, KEPT, KEYED, TABLES, Script, Statement, write
+from minishark_lab.simulation.script import (
+    FAULTS,
+    FILE,
+    KEPT,
+    KEYED,
+    REUSE_FAULTS,
+    TABLES,
+    Script,
+    Statement,
+    write,
+)
 from minishark_lab.simulation.session import (
     Given,
     SimulatedFront,
@@ -52,6 +63,7 @@ from minishark_lab.simulator.network import Network
 from minishark_lab.simulator.world import Trace, World
 
 _STORES = ("store", "create_as", "keep", "refresh")
+_KINDS = frozenset({*FAULTS, *REUSE_FAULTS})
 _VERBS = ("begin", "commit", "rollback")
 _FRONT, _AGAIN = "front", "r"  # parts of the names of processes; those started again end so
 _RESTARTS_MAX = 2
@@ -59,6 +71,7 @@ _STARTED_S = 0.3
 _HANG_S = 400.0  # from the last fault, and then in which no statement ends, until that is a hang
 _MERGED_S = 5.0  # until what was being merged at the end of the statements has been
 _LOOK_S = 1.0
+_COLLECTED_S = 1.0  # how often garbage is collected
 _TOLD_MAX = 5  # of one kind
 _LEASES_S = 140.0  # until the files are gone of sessions whose end a node has not heard of
 
@@ -69,6 +82,8 @@ class Outcome:
 
     script: Script
     queries: int = 0
+    taken: int = 0  # queries whose answers were there, of which no task has run
+    disturbed: int = 0  # queries that were answered, and while they ran, some fault lasted
     writes: int = 0
     faults: int = 0
     events: int = 0
@@ -236,7 +251,10 @@ class _User:
     def _query(self, running: _Running, session: SimulatedSession) -> None:
         self.outcome.queries += 1
         query, inside = running.statement.query, running.inside
-        rows = session.query(query)
+        began_s = self.front.hosts.world.now
+        rows, is_taken = session.query(query)
+        self.outcome.taken += is_taken
+        self.outcome.disturbed += self.faults.within(_KINDS, began_s, self.front.hosts.world.now)
         seen = Seen(query, running.first, self.model.number, rows)
         if inside is None:
             self.model.answers.append(seen)
@@ -416,6 +434,30 @@ class _User:
 
 def run_history(script: Script, trace: Trace | None = None) -> Outcome:
     """Run a history to its end."""
+    with _own_garbage():
+        return _ran(script, trace)
+
+
+@contextlib.contextmanager
+def _own_garbage() -> Iterator[None]:
+    """Garbage is collected when the block says so, and only what is made in it.
+
+    Kept rows and outputs are released by what has a reference to them. If Python chose the moment,
+    a history would depend on what its process has done before.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.collect()
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()
+
+
+def _ran(script: Script, trace: Trace | None) -> Outcome:
     network = Network(jitter_s=script.jitter_s, loss=script.loss, duplication=script.duplication)
     world = World(script.seed, network, trace=trace)
     outcome = Outcome(script=script)
@@ -483,6 +525,7 @@ class _Run:
 
     def run(self) -> None:
         script, world = self.outcome.script, self.world
+        self._collect()
         self.faults.plan(script.faults)
         nodes = tuple(self.hosts.nodes)
         mended_s = self.faults.ends_s + 0.01
@@ -495,6 +538,7 @@ class _Run:
         world.run(max(world.now, calm_s) + _MERGED_S)
         if not self._ended(self._workers, world.now + _HANG_S):  # processes were started again
             return
+        gc.collect()
         users = self.users.values()
         for user in users:
             front, tables = user.front, tuple(user.front.tables.catalog)
@@ -511,6 +555,10 @@ class _Run:
             world.run(world.now + _LOOK_S)
             left = [*left_behind(self.hosts)]
         self.outcome.leaks += left
+
+    def _collect(self) -> None:
+        gc.collect(1)
+        self.world.call(self.world.now + _COLLECTED_S, self._collect)
 
     def start(self, at: str) -> None:
         """Let the sessions of a process work."""
@@ -531,7 +579,11 @@ class _Run:
 
         def work() -> None:
             user.begin()
-            others = [self._thread(user, f"reader {i}", reads[i::2], pause_s) for i in range(2)] + [
+            sessions = self.outcome.script.sessions
+            others = [
+                self._thread(user, f"reader {i}", reads[i::sessions], pause_s)
+                for i in range(sessions)
+            ] + [
                 self._thread(user, f"clerk {i}", [s for s in changes if s.clerk == i], 2 * pause_s)
                 for i in range(2)
             ]

@@ -18,6 +18,7 @@ TABLES = ("t", "u", "w")
 KEPT = "c"  # the rows of a query that a session keeps, as `CACHE TABLE` does
 FILE = "f"  # that queries name
 KEYED = "p"  # a table whose first column is its primary key
+_READERS = 2  # sessions that only query, unless there are more of them
 _CANCELLED = 0.08  # the share of statements that are cancelled
 _CANCELLED_S = 0.05  # mean time after their begin
 _TWO = ("joined", "broadcast")
@@ -159,10 +160,11 @@ class Script:
     pause_s: float  # mean time between statements
     copy_s: float  # mean time of copying a file to another node
     writers: tuple[tuple[Statement, ...], ...]  # of each process: of its main session
-    readers: tuple[tuple[Statement, ...], ...]  # of each process: queries of two other sessions
+    readers: tuple[tuple[Statement, ...], ...]  # of each process: queries of other sessions
     clerks: tuple[tuple[Statement, ...], ...]  # of each process: transactions of two further ones
     faults: tuple[Fault, ...]
     reuse: str = "off"  # who takes outputs of earlier queries
+    sessions: int = _READERS  # of each process, for its readers
 
     def kept(self, faults: Sequence[int] | None, statements: Sequence[int] | None) -> Script:
         """With these faults and statements only, by number; None keeps all."""
@@ -189,13 +191,15 @@ class Script:
         return sum(map(len, (*self.writers, *self.readers, *self.clerks)))
 
 
-def script_of(seed: int, statements: int, faults_max: int) -> Script:
+def script_of(seed: int, statements: int, faults_max: int, readers: int = 2) -> Script:
     """The history of a seed.
 
     Args:
         seed: decides everything.
         statements: of each session.
         faults_max: the most faults.
+        readers: the sessions of each process that only query. If there are more than two, each asks
+            about as long as the others write.
     """
     rng = Random(f"history {seed}")
     sessions = rng.choice((1, 1, 2, 3))
@@ -223,6 +227,16 @@ def script_of(seed: int, statements: int, faults_max: int) -> Script:
         ),
         clerks=tuple(_clerk(rng, statements // 4) for _ in range(sessions)),
     )
+    if readers > _READERS:
+        rng = Random(f"readers {seed}")
+        queries = statements * readers
+        script = replace(
+            script,
+            sessions=readers,
+            readers=tuple(
+                tuple(_statement(rng, 0.0) for _ in range(queries)) for _ in range(sessions)
+            ),
+        )
     return _reusing(script, faults_max, horizon_s)
 
 

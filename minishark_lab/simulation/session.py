@@ -255,11 +255,14 @@ class SimulatedSession:
             raise
         self.sql("COMMIT")
 
-    def query(self, query: Query) -> list[Row]:
-        """The rows of a query."""
+    def query(self, query: Query) -> tuple[list[Row], bool]:
+        """The rows of a query, and whether they are of outputs that there were: no task has run."""
         with self.front.held(query.tables) as names:
             text = Query(query.kind, names, query.number).text
-            return rows_of(self.runtime.run(text).table)
+            answer = self.runtime.run(text)
+            return rows_of(answer.table), not any(
+                stage.done for stage in answer.metrics.by_index.values()
+            )
 
     def create(self, name: str, source: Source, layout: Layout) -> None:
         """Load a table, which may replace another."""

@@ -17,11 +17,12 @@ class Shrunk:
     statements: tuple[int, ...]
     outcome: Outcome
 
-    def command(self, statements: int, faults: int) -> str:
+    def command(self, **drawn: int) -> str:
         """What repeats it, given the parameters with which it was drawn."""
+        parameters = " ".join(f"--set {name}={value}" for name, value in drawn.items())
         return (
             f"minishark bench simulate --seed {self.outcome.script.seed} "
-            f"--set histories=1 --set statements={statements} --set faults={faults} "
+            f"--set histories=1 {parameters} "
             f"--set faults_kept={[*self.faults]} --set statements_kept={[*self.statements]}"
         )
 

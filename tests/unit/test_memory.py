@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from minishark.worker.memory import (
     machine_bytes,
     parse_size,
 )
+from sparrow_core.runtime.transport.spawning import process_environment
 
 MEMORY = NodeMemory(2 * PROCESS_BYTES + 1000_000_000, slots=2)
 
@@ -118,3 +121,23 @@ def test_functions_need_their_rows_several_times() -> None:
     assert 3 * 1000 * 48 == function_bytes(schema, 1000, 1e9)
     assert 3 * 500 == function_bytes(schema, 1000, 500)
     assert 3 * 1000 * 64 == function_bytes((Column("l", "STRUCT(a INTEGER)"),), 1000, 0)
+
+
+def test_what_pyarrow_reserves_leaves_an_executor_its_memory() -> None:
+    """Its pool would reserve a GiB at once, and DuckDB find none of what it may use."""
+    program = (
+        "import resource\n"
+        "from minishark.cluster.machine import NodeMemory, _allocated_bytes, confine\n"
+        "import pyarrow as pa\n"
+        "confine(NodeMemory(1 << 30, 1))\n"
+        "rows = pa.array(range(1000))\n"
+        "print(resource.getrlimit(resource.RLIMIT_DATA)[0] - _allocated_bytes())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=process_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(done.stdout) > 1 << 30

@@ -171,35 +171,35 @@ def test_an_empty_table_has_an_empty_miniature(con: duckdb.DuckDBPyConnection) -
     assert 0 == count(con, "t")
 
 
-def test_refresh_makes_all_tables_with_one_factor(con: duckdb.DuckDBPyConnection) -> None:
+def test_all_tables_are_filled_with_one_factor(con: duckdb.DuckDBPyConnection) -> None:
     """The largest table stays below the cap, and the ratio to the others is kept."""
     miniatures = Miniatures(rows_cap=10_000)
     miniatures.put("big", KEY, key_table(100_000))
     miniatures.put("half", KEY, key_table(50_000))
-    miniatures.refresh(con)
+    miniatures.fill(con)
     assert 1 / 16 == miniatures.factor
     assert scaled(100_000, 1 / 16) == count(con, "big")
     assert scaled(50_000, 1 / 16) == count(con, "half")
 
 
-def test_a_larger_table_shrinks_the_others_at_the_next_refresh(
+def test_a_larger_table_shrinks_the_others_when_they_are_filled_next(
     con: duckdb.DuckDBPyConnection,
 ) -> None:
     """A factor that shrinks makes again the tables that it changes, and only before planning."""
     miniatures = Miniatures(rows_cap=10_000)
     miniatures.put("first", KEY, key_table(10_000))
     miniatures.put("tiny", KEY, key_table(25))
-    miniatures.refresh(con)
+    miniatures.fill(con)
     con.execute("CREATE TABLE witness AS FROM tiny")
     con.execute("DELETE FROM tiny")
     miniatures.put("larger", KEY, key_table(40_000))
     assert 10_000 == count(con, "first")
-    miniatures.refresh(con)
+    miniatures.fill(con)
     assert scaled(10_000, 1 / 8) == count(con, "first")
     assert 0 == count(con, "tiny")
 
 
-def test_version_counts_only_refreshes_that_change_something(
+def test_the_version_counts_only_what_changes_something(
     con: duckdb.DuckDBPyConnection,
 ) -> None:
     """A cached plan is good as long as the version stays."""
@@ -207,22 +207,42 @@ def test_version_counts_only_refreshes_that_change_something(
     versions = [miniatures.version]
     miniatures.put("t", KEY, key_table(10))
     for _ in range(2):
-        miniatures.refresh(con)
+        miniatures.fill(con)
         versions.append(miniatures.version)
     miniatures.remove("T")
-    miniatures.refresh(con)
+    miniatures.fill(con)
     versions.append(miniatures.version)
     assert [0, 1, 1, 2] == versions
 
 
+def test_a_declared_table_has_its_columns_and_is_filled_later(
+    con: duckdb.DuckDBPyConnection,
+) -> None:
+    """Rows are made when a plan needs them, which does not outdate what was bound."""
+    miniatures = Miniatures(rows_cap=10_000)
+    miniatures.put("large", KEY, key_table(5_000))
+    miniatures.put("small", KEY, key_table(10))
+    miniatures.declare(con)
+    empty, version = con.sql("FROM large"), miniatures.version
+    assert [0, 10] == [count(con, "large"), count(con, "small")]
+    miniatures.fill(con)
+    assert 5_000 == count(con, "large")
+    assert (empty.types, version) == (con.sql("FROM large").types, miniatures.version)
+    miniatures.put("largest", KEY, key_table(40_000))  # has the others shrink
+    miniatures.declare(con)
+    declared = miniatures.version
+    miniatures.fill(con)
+    assert version < declared < miniatures.version
+
+
 def test_a_removed_table_is_dropped(con: duckdb.DuckDBPyConnection) -> None:
-    """After a refresh the planning database does not know the table any more."""
+    """The planning database does not know the table any more."""
     miniatures = Miniatures()
     miniatures.put("t", KEY, key_table(10))
-    miniatures.refresh(con)
+    miniatures.fill(con)
     miniatures.remove("t")
     miniatures.remove("never there")
-    miniatures.refresh(con)
+    miniatures.fill(con)
     assert [] == con.execute("SHOW TABLES").fetchall()
 
 
@@ -230,9 +250,9 @@ def test_a_replaced_table_is_made_again(con: duckdb.DuckDBPyConnection) -> None:
     """Putting a table of the same name, in any case, replaces its miniature."""
     miniatures = Miniatures()
     miniatures.put("t", KEY, key_table(10))
-    miniatures.refresh(con)
+    miniatures.fill(con)
     miniatures.put("T", KEY, key_table(20))
-    miniatures.refresh(con)
+    miniatures.fill(con)
     assert 20 == count(con, "t")
 
 
@@ -258,12 +278,12 @@ def test_a_first_null_remakes_a_miniature(con: duckdb.DuckDBPyConnection) -> Non
     miniatures = Miniatures()
     counted = ColumnStatistics(0.0, 10, "1", "10", without_nulls=True)
     miniatures.put("t", KEY, TableStatistics(10, 1, (counted,)))
-    miniatures.refresh(con)
+    miniatures.fill(con)
     version = miniatures.version
     miniatures.update("t", KEY, TableStatistics(11, 1, (counted,)))
-    miniatures.refresh(con)
+    miniatures.fill(con)
     assert version == miniatures.version
     some = msgspec.structs.replace(counted, without_nulls=False)
     miniatures.update("t", KEY, TableStatistics(11, 1, (some,)))
-    miniatures.refresh(con)
+    miniatures.fill(con)
     assert version < miniatures.version

@@ -30,6 +30,7 @@ _KEY_SHARE = 0.9  # at least this share of distinct values: all differ, within t
 _VECTOR_ROWS = 2_048
 _SAMPLE_SHARE = 0.1  # of each vector, for DuckDB's sketch
 _INTEGER_SAMPLE_SHARE = 0.3
+_EMPTY = 0.0  # in the place of a factor
 _INT64_MAX = 2**63 - 1
 _DOUBLE_EXACT_MAX = 2**53
 
@@ -77,8 +78,7 @@ def create_miniature(
             _replace_first_nulls(con, name, first_values)
     except duckdb.Error:
         # Extreme bounds can overflow a type: then only the row count is imitated.
-        nulls = ", ".join(f"CAST(NULL AS {type_}) AS {quote(column)}" for column, type_ in columns)
-        con.execute(f"{head} {nulls} FROM range({rows})")
+        _create_nulls(con, name, columns, rows)
 
 
 def _replace_first_nulls(
@@ -98,19 +98,23 @@ def _replace_first_nulls(
 
 
 class Miniatures:
-    """The miniatures of a catalog; `refresh` applies the collected changes before planning.
+    """The miniatures of a catalog, which apply the collected changes before they are needed.
+
+    `declare` is enough to bind a statement: what it makes of a large table has no rows yet, which
+    only planning needs (`fill`), and most statements whose answers are kept come without.
 
     Attributes:
-        version: counts the refreshes that changed a table, for caches of plans.
+        version: counts the changes of a table, for caches of what was bound and planned.
     """
 
     def __init__(self, rows_cap: int = ROWS_CAP) -> None:
         self.version = 0
         self._rows_cap = rows_cap
         self._tables: dict[str, tuple[str, tuple[tuple[str, str], ...], TableStatistics]] = {}
-        self._made: dict[str, float] = {}
+        self._made: dict[str, float] = {}  # the factor of each, or _EMPTY
         self._dropped: dict[str, str] = {}
-        self._is_fresh = True
+        self._is_declared = True
+        self._is_filled = True
 
     @property
     def factor(self) -> float:
@@ -138,7 +142,7 @@ class Miniatures:
         self._tables[key] = (name, tuple(columns), statistics)
         self._made.pop(key, None)
         self._dropped.pop(key, None)
-        self._is_fresh = False
+        self._is_declared = self._is_filled = False
 
     def update(
         self, name: str, columns: Sequence[tuple[str, str]], statistics: TableStatistics
@@ -158,7 +162,7 @@ class Miniatures:
         if self._tables.pop(key, None) is not None:
             self._made.pop(key, None)
             self._dropped[key] = name
-            self._is_fresh = False
+            self._is_declared = self._is_filled = False
 
     def forget(self, name: str) -> None:
         """A statement has dropped a table."""
@@ -166,25 +170,49 @@ class Miniatures:
         self._made.pop(name.lower(), None)
         self.outdate()
 
-    def refresh(self, con: duckdb.DuckDBPyConnection) -> None:
-        """Bring the planning database `con` up to date; does nothing when it is."""
-        if self._is_fresh:
+    def declare(self, con: duckdb.DuckDBPyConnection) -> None:
+        """Give the planning database `con` all tables, large new ones without their rows."""
+        if self._is_declared:
             return
-        factor = self.factor
-        stale = []
-        for key, (_, _, statistics) in self._tables.items():
-            made = self._made.get(key)
-            # No factor changes a small table.
-            if made is None or (made != factor and statistics.rows > _KNEE):
-                stale.append(key)
         self.version += 1
         for name in self._dropped.values():
             con.execute(f"DROP TABLE IF EXISTS {quote(name)}")
         self._dropped.clear()
-        for key in stale:
+        for key, (name, columns, statistics) in self._tables.items():
+            if key not in self._made:
+                is_small = statistics.rows <= _KNEE  # no factor changes it
+                if is_small:
+                    create_miniature(con, name, columns, statistics, 1.0)
+                else:
+                    _create_nulls(con, name, columns)
+                self._made[key] = 1.0 if is_small else _EMPTY
+        self._is_declared = True
+
+    def fill(self, con: duckdb.DuckDBPyConnection) -> None:
+        """Give all tables their rows, too."""
+        self.declare(con)
+        if self._is_filled:
+            return
+        factor = self.factor
+        made = {
+            key: self._made[key]
+            for key, (_, _, statistics) in self._tables.items()
+            if self._made[key] != factor and statistics.rows > _KNEE
+        }
+        if any(before != _EMPTY for before in made.values()):
+            self.version += 1  # nothing was planned over empty ones
+        for key in made:
             create_miniature(con, *self._tables[key], factor)
             self._made[key] = factor
-        self._is_fresh = True
+        self._is_filled = True
+
+
+def _create_nulls(
+    con: duckdb.DuckDBPyConnection, name: str, columns: Sequence[tuple[str, str]], rows: int = 0
+) -> None:
+    """Create or replace a table of some rows, which are NULL."""
+    nulls = ", ".join(f"CAST(NULL AS {type_}) AS {quote(column)}" for column, type_ in columns)
+    con.execute(f"CREATE OR REPLACE TABLE {quote(name)} AS SELECT {nulls} FROM range({rows})")
 
 
 def _column(

@@ -325,16 +325,19 @@ class PlanningDatabase:
             self._shared.miniatures.remove(name)
             self._shared.names.pop(name.lower(), None)
 
-    def _refresh(self) -> None:
+    def _refresh(self, *, filled: bool = False) -> None:
+        """Have the catalog's tables; `filled` with their rows, by which plans are chosen."""
         if self._is_undone:
             return
         miniatures, began = self._shared.miniatures, self._began
         with _query_errors():
-            miniatures.refresh(self._con)
+            miniatures.declare(self._con)
             if began is not None and began.version != miniatures.version:
                 if self._hold(began):
-                    miniatures.refresh(self._con)
+                    miniatures.declare(self._con)
                 began.version = miniatures.version
+            if filled:
+                miniatures.fill(self._con)
 
     # What a transaction sees: what there was when it began, and what it has done
 
@@ -799,6 +802,7 @@ class PlanningDatabase:
 
     def plan(self, bound: BoundStatement) -> LogicalPlan:
         with self._lock:
+            self._refresh(filled=True)
             key = (bound, self._shared.miniatures.version)  # files may have other columns by now
             plan = self._remembered.plans.get(key)
             if plan is None:

@@ -33,6 +33,9 @@ _DEFAULTS = {
     "OPENBLAS_NUM_THREADS": "1",
     # and importing pyarrow one for a memory pool that is not used: then nothing can be forked.
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    # The pool that is used reserves a GiB at its first allocation, which would count as taken
+    # where a process's memory is limited.
+    "MIMALLOC_ARENA_EAGER_COMMIT": "0",
 }
 # What of /proc/self/status a process hands on.
 _INHERITED = (
