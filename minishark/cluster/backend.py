@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
+from zlib import crc32
 
 import cloudpickle
 import msgspec
@@ -43,6 +44,12 @@ CALLS_FOLDER = "tasks"
 
 TRANSACTIONS_FOLDER = "transactions"
 """Has a folder for each transaction that is open."""
+
+_LATE_BINDING = "sparrow"
+"""The policy whose tasks wait for the node that is free first."""
+
+_USUAL_WAIT_S = 0.005
+"""A free node has taken a task by then."""
 
 BackendError: TypeAlias = SparrowError
 """What a backend raises when it is closed."""
@@ -104,10 +111,32 @@ class Placement:
     stores: tuple[StoreLocation, ...] = ()  # the stores with folders of their own
 
     def task(
-        self, number: int, payload: bytes, nodes: tuple[str, ...] = (), memory_bytes: int = 0
+        self,
+        number: int,
+        payload: bytes,
+        nodes: tuple[str, ...] = (),
+        memory_bytes: int = 0,
+        *,
+        usual: str = "",
     ) -> Task:
-        """A task of a job, which prefers some nodes, or else any will do."""
+        """A task of a job, which prefers some nodes, or else any will do.
+
+        In the second case it goes to its `usual` node, if it has one that is free: a wish that ends
+        after a few milliseconds.
+        """
+        if usual and not nodes:
+            return Task(TaskId(number), payload, (usual,), _USUAL_WAIT_S, memory_bytes)
         return Task(TaskId(number), payload, nodes, self.wait_s, memory_bytes)
+
+    def usual_node(self, text: str) -> str:
+        """Where tasks that run a text go if that is free; empty if there is no such place.
+
+        The same one as long as the nodes are the same. Policies that bind tasks to nodes at once
+        would let them wait there.
+        """
+        if self.policy != _LATE_BINDING or len(self.nodes) < 2:
+            return ""
+        return max(self.nodes, key=lambda node: crc32(f"{node} {text}".encode()))
 
     def job(
         self,

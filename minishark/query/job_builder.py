@@ -95,6 +95,8 @@ class JobBuilder:
     traced: bool  # whether tasks report why they ran where they did
     profiled: bool  # whether they report what DuckDB's operators did
     kept: str = ""  # the folder of outputs that later queries may take; empty for none
+    # Whether it is the only query of its session, so that slots are free for each of its tasks.
+    is_alone: bool = False
 
     def job(
         self,
@@ -120,12 +122,14 @@ class JobBuilder:
         }
         preferred = {i: self._preferred(stage, tables, i, placement) for i in submission.tasks}
         every = frozenset(placement.nodes)
+        usual = _usual_node(stage, placement) if self.is_alone else ""
         tasks = tuple(
             placement.task(
                 index,
                 encode(self._payload(stage, tables, index, placement.nodes, names.get(index))),
                 _constraint(nodes, every),
                 self._memory_bytes(stage, tables, index),
+                usual=usual,
             )
             for index, nodes in preferred.items()
         )
@@ -278,6 +282,17 @@ def function_bytes(schema: Schema, rows: float, read_bytes: float) -> int:
     """
     size = rows * row_bytes(schema)
     return int(_FUNCTION_COPIES * (min(size, read_bytes) if read_bytes else size))
+
+
+def _usual_node(stage: Stage, placement: Placement) -> str:
+    """The node that always runs a stage of one task if it is free; empty if any is as good.
+
+    The executors there have prepared its fragment since it came the second time. On random ones of
+    n nodes it would be planned some 2n times.
+    """
+    if stage.tasks > 1 or stage.is_statement or not stage.hints.prepares:
+        return ""
+    return placement.usual_node(stage.sql)
 
 
 def _constraint(nodes: frozenset[str], every: frozenset[str]) -> tuple[str, ...]:

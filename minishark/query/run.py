@@ -128,6 +128,7 @@ class QueryRun:
     # The session's settings, definitions and functions.
     environment: Environment = field(default_factory=Environment)
     threads: int = 1  # the number of threads for a large task that is alone in its stage
+    is_alone: bool = False  # whether it is the only query of its session that is open
     # Whether the metrics say why each task ran where it did, and what operators did.
     explained: bool = False
     traced: bool = False  # whether the observer is told how tasks were placed
@@ -170,6 +171,7 @@ class QueryRun:
             threads=self.threads,
             traced=self.explained or self.traced,
             profiled=self.explained,
+            is_alone=self.is_alone,
             kept="" if self.reuse is None else self.reuse.folder,
         )
         if self.reuse is not None:

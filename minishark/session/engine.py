@@ -744,6 +744,7 @@ class _Query(Generic[Result]):
                 output=output,
                 environment=engine.limited_environment(self.scope),
                 threads=engine.threads(engine.open_queries.count, on_hosts=self._on_hosts),
+                is_alone=engine.open_queries.count == 1,
                 explained=self.explained,
                 traced=engine.explains_all,
                 on_progress=self._tell if self.handlers or self.scope.progress_handlers else None,
