@@ -27,18 +27,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 
-from minishark.adapters.spark_text import OURS, duckdb_expression, duckdb_text
-from minishark.dataframe import Column, DataFrame, types
-from minishark.dataframe.column import Meanings, as_text, item_of
+from minishark.adapters.spark_text import MEANINGS, OURS, duckdb_expression, duckdb_text
+from minishark.dataframe import DataFrame, types
 from minishark.dataframe.dialect import Dialect, DTypes
 from minishark.dataframe.local import as_arrow, row_names, row_values
 from minishark.dataframe.runtime import note_session
 from minishark.dataframe.show import text_rows
 from minishark.errors import DataError
-from minishark.functions import higher_order, in_text
 from minishark.session.builder import SessionBuilder
 from minishark.session.catalog import Settings
 from minishark.session.connect import connect
@@ -439,67 +436,10 @@ def _column(column: pa.ChunkedArray) -> list[str]:
     return list(map(cell, column.to_pylist()))
 
 
-# What Columns mean
-
-
-def _parts(type_: str) -> dict[str, str]:
-    """The names and types of what a nested type is made of."""
-    return {name: str(part) for name, part in duckdb.sqltype(type_).children if name != "size"}
-
-
-def _as_text(item: Column, type_: str, *, inside: bool = False) -> Column:
-    """A value as Spark's text: `{1, null}` of a struct, `[1, null]` of a list, `{1 -> x}`."""
-
-    def again(one: Column) -> Column:
-        return _as_text(one, type_, inside=True)
-
-    def part(of: Column, kind: str) -> Column:
-        return in_text.call("coalesce", _as_text(of, kind, inside=True), "null")
-
-    def joined(listed: Column, function: Callable[[Column], Column], ends: str) -> Column:
-        text = in_text.call("array_to_string", each(listed, function), ", ")
-        return in_text.call("concat", ends[0], text, ends[1])
-
-    def each(listed: Column, function: Callable[[Column], Column]) -> Column:
-        variable = f"v{len(type_)}"  # that of no lambda around it, whose type is longer
-        return higher_order.transform(listed, in_text.with_parameters(function, [variable]))
-
-    if type_.endswith("]"):
-        (kind,) = _parts(type_).values()
-        made = joined(item, lambda one: part(one, kind), "[]")
-    elif type_.startswith("STRUCT(") and len(item.pieces) > 1 and not inside:
-        listed = in_text.call("list_value", item)
-        return in_text.call("list_extract", each(listed, again), 1)  # it is computed once
-    elif type_.startswith("STRUCT("):
-        fields = [part(item.get_field(name), kind) for name, kind in _parts(type_).items()]
-        parts = [piece for field in fields for piece in (", ", field)][1:]
-        made = in_text.call("concat", "{", *parts, "}")
-    elif type_.startswith("MAP("):
-        key, kind = _parts(type_).values()
-
-        def entry(one: Column) -> Column:
-            name = _as_text(one.get_field("key"), key, inside=True)
-            return in_text.call("concat", name, " -> ", part(one.get_field("value"), kind))
-
-        made = joined(in_text.call("map_entries", item), entry, "{}")
-    elif type_ in ("DOUBLE", "FLOAT", "TIMESTAMP WITH TIME ZONE"):
-        return in_text.call("as_string", item)
-    else:
-        return in_text.call("decode", item) if type_ == "BLOB" else as_text(item, type_)
-    return in_text.case(item.is_not_null(), made)
-
-
-def _item(item: Column, type_: str, key: int) -> Column:
-    """An element; in ANSI mode, one that a list has not is an error."""
-    if type_.endswith("]"):
-        return in_text.call("element", item, key + 1)
-    return item_of(item, type_, key=key)
-
-
 class SparkDialect(Dialect):
     """Spark's SQL, types and tables."""
 
-    meanings: Meanings = {"text": _as_text, "item": _item}  # noqa: RUF012 - it is not changed
+    meanings = MEANINGS
 
     def statements(self, text: str) -> str:
         """Spark's SQL as DuckDB's."""

@@ -10,6 +10,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+import duckdb
+
+from minishark.dataframe.column import Meanings, as_text, item_of
 from minishark.errors import OptionError, QueryError
 from minishark.functions import in_text
 
@@ -213,6 +216,12 @@ def _of_numbers(name: str) -> Callable[..., in_text.Column]:
     return function
 
 
+avg, mean, sum, sum_distinct, try_avg, try_sum = map(  # noqa: A001 - PySpark's names
+    _of_numbers, ("avg", "mean", "sum", "sum_distinct", "try_avg", "try_sum")
+)
+sumDistinct = sum_distinct  # noqa: N816 - PySpark's name
+
+
 def make_ym_interval(years: Any = 0, months: Any = 0) -> in_text.Column:
     """An interval of years and months, with which a date stays one."""
     made = in_text.called("make_ym_interval", [years, months])
@@ -227,17 +236,71 @@ _OWN: dict[str, Callable[..., Any]] = {
     )
 }  # fmt: skip
 _OWN |= {"date_part": extract, "datepart": extract, "current_database": current_schema}
-IN_PYTHON: dict[str, Callable[..., Any]] = {
-    **_OWN,
-    **{
-        name: _of_numbers(name)
-        for name in ("sum", "try_sum", "sum_distinct", "avg", "mean", "try_avg")
-    },
-    "sumDistinct": _of_numbers("sum_distinct"),
-    "expr": expr,
-    "make_ym_interval": make_ym_interval,
-}
-"""What takes the place of functions of `minishark.functions`, by name."""
+
+
+# What Columns mean
+
+
+def _parts(type_: str) -> dict[str, str]:
+    """The names and types of what a nested type is made of."""
+    return {name: str(part) for name, part in duckdb.sqltype(type_).children if name != "size"}
+
+
+def _as_text(item: in_text.Column, type_: str, *, inside: bool = False) -> in_text.Column:
+    """A value as Spark's text: `{1, null}` of a struct, `[1, null]` of a list, `{1 -> x}`."""
+
+    def again(one: in_text.Column) -> in_text.Column:
+        return _as_text(one, type_, inside=True)
+
+    def part(of: in_text.Column, kind: str) -> in_text.Column:
+        return in_text.call("coalesce", _as_text(of, kind, inside=True), "null")
+
+    def joined(
+        listed: in_text.Column, function: Callable[[in_text.Column], in_text.Column], ends: str
+    ) -> in_text.Column:
+        text = in_text.call("array_to_string", each(listed, function), ", ")
+        return in_text.call("concat", ends[0], text, ends[1])
+
+    def each(
+        listed: in_text.Column, function: Callable[[in_text.Column], in_text.Column]
+    ) -> in_text.Column:
+        variable = f"v{len(type_)}"  # that of no lambda around it, whose type is longer
+        return in_text.called("transform", [listed, in_text.with_parameters(function, [variable])])
+
+    if type_.endswith("]"):
+        (kind,) = _parts(type_).values()
+        made = joined(item, lambda one: part(one, kind), "[]")
+    elif type_.startswith("STRUCT(") and len(item.pieces) > 1 and not inside:
+        listed = in_text.call("list_value", item)
+        return in_text.call("list_extract", each(listed, again), 1)  # it is computed once
+    elif type_.startswith("STRUCT("):
+        fields = [part(item.get_field(name), kind) for name, kind in _parts(type_).items()]
+        parts = [piece for field in fields for piece in (", ", field)][1:]
+        made = in_text.call("concat", "{", *parts, "}")
+    elif type_.startswith("MAP("):
+        key, kind = _parts(type_).values()
+
+        def entry(one: in_text.Column) -> in_text.Column:
+            name = _as_text(one.get_field("key"), key, inside=True)
+            return in_text.call("concat", name, " -> ", part(one.get_field("value"), kind))
+
+        made = joined(in_text.call("map_entries", item), entry, "{}")
+    elif type_ in ("DOUBLE", "FLOAT", "TIMESTAMP WITH TIME ZONE"):
+        return in_text.call("as_string", item)
+    else:
+        return in_text.call("decode", item) if type_ == "BLOB" else as_text(item, type_)
+    return in_text.case(item.is_not_null(), made)
+
+
+def _item(item: in_text.Column, type_: str, key: int) -> in_text.Column:
+    """An element; in ANSI mode, one that a list has not is an error."""
+    if type_.endswith("]"):
+        return in_text.call("element", item, key + 1)
+    return item_of(item, type_, key=key)
+
+
+MEANINGS: Meanings = {"text": _as_text, "item": _item}
+"""What expressions of Columns are otherwise: see `Dialect.meanings`."""
 
 
 def _parsed(text: str) -> list[Any]:

@@ -1,7 +1,29 @@
 """What `pyspark.sql.functions` is there: `minishark.functions`, and what Spark has otherwise."""
 
-from minishark.adapters.spark_text import IN_PYTHON as _IN_PYTHON
 from minishark.functions import *  # noqa: F403 - this is a public path of it
 from minishark.functions import __dir__, __getattr__  # noqa: F401 - DuckDB's functions, too
 
-globals().update(_IN_PYTHON)
+# These take the place of others.
+# isort: split
+from minishark.adapters.spark_text import (  # noqa: F401 - this is their public path
+    avg,
+    current_catalog,
+    current_database,
+    current_schema,
+    date_part,
+    datepart,
+    element_at,
+    expr,
+    extract,
+    hash,  # noqa: A004 - PySpark's name
+    make_ym_interval,
+    mean,
+    regexp_replace,
+    slice,  # noqa: A004 - PySpark's name
+    sum,  # noqa: A004 - PySpark's name
+    sum_distinct,
+    sumDistinct,
+    try_avg,
+    try_sum,
+    xxhash64,
+)
