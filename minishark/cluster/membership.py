@@ -358,6 +358,8 @@ class Members(ABC):
         self.membership.needed = needed
 
     def lost_nodes(self, nodes: Collection[str]) -> tuple[str, ...]:
+        if not nodes:
+            return ()
         live = {self.store_name, *self.homes()}
         # If no scheduler answers, nothing is known.
         return tuple(node for node in nodes if node not in live) if len(live) > 1 else ()

@@ -182,6 +182,8 @@ class Reuse:
 
     def lost(self, files: Collection[str]) -> None:
         """Files are gone, or damaged."""
+        if not files:
+            return  # each query asks, and much may be kept
         with self._lock:
             for name, output in list(self._kept.items()):
                 if output.outcome.file in files:

@@ -8,8 +8,8 @@ have released it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from machine_kit.addresses import Address, endpoint_of
 from minishark.cluster import wire
@@ -177,7 +177,8 @@ class Hosts(SimulatedCluster):
         return endpoint is not None and silent_s < CUT_OFF_MAX_S
 
 
-def store_of(name: str, attributes: Collection[str]) -> StoreLocation:
+@lru_cache(4096)
+def store_of(name: str, attributes: tuple[str, ...]) -> StoreLocation:
     """Where the incarnation of a node with these attributes has its files."""
     home = next(each.removeprefix(_HOME) for each in attributes if each.startswith(_HOME))
     return StoreLocation(name, name, home, home, name)

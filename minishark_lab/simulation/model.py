@@ -13,8 +13,10 @@ of them is computed when all have ended. Then answers are judged:
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TypeAlias
 
 from minishark.errors import CatalogError, ConflictError, ConstraintError, MinisharkError
@@ -29,6 +31,7 @@ are kept rows that are to be computed when somebody needs them."""
 Done: TypeAlias = tuple[Statement, Rows | None]
 """A statement, and the rows that it has stored if it stores those of a query."""
 
+_number: Callable[[tuple[int, State]], int] = itemgetter(0)
 _ADDS, _CHANGES = ("insert",), ("insert", "upsert", "delete", "update", "empty")
 
 
@@ -162,8 +165,9 @@ class Model:
         return [state for _, state in self._numbered(first, last)]
 
     def _numbered(self, first: int, last: int) -> list[tuple[int, State]]:
-        later = [each for each in self.states if first < each[0] <= last]
-        return [next(each for each in reversed(self.states) if each[0] <= first), *later]
+        states = self.states
+        begin, end = (bisect_right(states, number, key=_number) for number in (first, last))
+        return states[begin - 1 : max(begin, end)]
 
     def rewrites(self, first: int) -> int:
         """How often the file was replaced since a publication."""
