@@ -84,18 +84,3 @@ def test_a_damaged_copy_does_no_harm(session: Session) -> None:
         session.create_table("r", _rows(), partitions=2, replicas=2, replace=True)
         assert 2 == len(_damage(session, "r", seed, everywhere=False))
         assert _TOTAL == _total(session, "r")
-
-
-def test_damaged_rows_that_were_kept_are_computed_again(session: Session) -> None:
-    """From what they were made of."""
-    session.create_table("base", _rows(), partitions=2, replace=True)
-    named = {name.lower() for name in session.tables}
-    for seed in range(3):
-        kept = session.sql(f"SELECT x + {seed} AS x, t FROM base").persist()
-        assert _ROWS == kept.count()
-        (name,) = [t.name for t in session._group.engine.tables.catalog if t.name not in named]
-        _damage(session, name, seed)
-        assert _ROWS == kept.count()
-        found = kept.to_arrow().column("x").to_pylist()
-        assert sum(range(seed, _ROWS + seed)) == sum(found)
-        kept.unpersist()
