@@ -273,6 +273,8 @@ def test_files_are_tables_in_text(given: dict[str, Any], tmp_path: Path) -> None
     spark = given["spark"]
     spark.range(3).write.parquet(f"{tmp_path}/one.parquet")
     spark.range(3).repartition(2).write.parquet(f"{tmp_path}/many")
+    spark.range(1).write.parquet(f"{tmp_path}/many", mode="overwrite")
+    spark.range(3).write.parquet(f"{tmp_path}/many", mode="overwrite", partitionBy=None)
     for name in ("one.parquet", "many"):
         ((total,),) = spark.sql(f"SELECT sum(id) FROM parquet.`{tmp_path}/{name}`").collect()
         assert total == 3
