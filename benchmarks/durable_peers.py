@@ -100,4 +100,7 @@ ENGINES: dict[str, Callable[[Path, Path], None]] = {
 }
 
 if __name__ == "__main__":
+    # Their workers import the function that scores.
+    path = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(path)
     ENGINES[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))
