@@ -550,7 +550,8 @@ class Engine:
         read = scope.planner.deterministic_inputs(plan.sql, on_hosts=self.on_hosts)
         if read is None:
             return None
-        return (*self.environment(scope).settings, *map(self.tables.content, read))
+        # The order in which a plan reads tables may be another one next time.
+        return (*self.environment(scope).settings, *sorted(map(self.tables.content, read)))
 
     def restore(
         self, lost: PartitionsLostError, scope: Scope, check: Callable[[], None] = lambda: None
