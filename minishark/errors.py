@@ -186,7 +186,7 @@ class QueryTimeoutError(ExecutionError, TimeoutError):
 
 
 class PartitionsLostError(TasksLostError):
-    """All replicas of partitions of a table are lost, and it can't be recomputed.
+    """All replicas of partitions of a table are lost or damaged, and it can't be recomputed.
 
     Attributes:
         table: its name.
@@ -200,7 +200,8 @@ class PartitionsLostError(TasksLostError):
         numbers = ", ".join(map(str, partitions))
         several = "s" if len(partitions) > 1 else ""
         super().__init__(
-            f"All replicas of partition{several} {numbers} of table {table} are lost{why}. "
+            f"All replicas of partition{several} {numbers} of table {table} are lost or "
+            f"damaged{why}. "
             "Load the table again; more replicas survive the loss of more nodes."
         )
         self.table = table

@@ -29,7 +29,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from minishark.adapters.spark_text import OURS, duckdb_expression, duckdb_text
+from minishark.adapters.spark_text import MEANINGS, OURS, duckdb_expression, duckdb_text
 from minishark.dataframe import DataFrame, types
 from minishark.dataframe.dialect import Dialect, DTypes
 from minishark.dataframe.local import as_arrow, row_names, row_values
@@ -58,6 +58,10 @@ _CUT = """(x DOUBLE) AS trunc(x), (x BOOLEAN) AS x, (x BIGINT) AS x, (x HUGEINT)
     (x DECIMAL(38, 18)) AS split_part(CAST(x AS VARCHAR), '.', 1),
     (x TIMESTAMP) AS floor(system.main.epoch(x)),
     (x TIMESTAMPTZ) AS floor(system.main.epoch(x)), (x) AS x"""
+# No error(): DuckDB takes it for volatile, and refuses that in windows. NULL is of any type.
+_TOLD = "list_extract([NULL], CAST('{}' || left(CAST({} AS VARCHAR), 0) AS TINYINT))"
+_NO_TEXT = 'Text of this nested type: write to_json(), or cast("string") of a Column in Python.'
+_NO_LIST = r"^(STRUCT|MAP)\(|^(TIMESTAMP WITH|BLOB).*\]|\]\["
 MACROS = {
     "typeof(x)": """
         CASE WHEN system.main.typeof(x) LIKE 'DECIMAL%' THEN lower(system.main.typeof(x))
@@ -85,10 +89,17 @@ MACROS = {
             || CASE WHEN abs(TRY_CAST(t AS DOUBLE)) < 1 THEN -4
             ELSE length(split_part(ltrim(t, '-'), '.', 1)) - 1 END
         END""",
-    "as_string(x)": """
+    "no_text(x)": _TOLD.format(_NO_TEXT, "x"),
+    "as_string(x)": f"""
         CASE WHEN system.main.typeof(x) IN ('DOUBLE', 'FLOAT') THEN javas(CAST(x AS VARCHAR))
         WHEN system.main.typeof(x) = 'TIMESTAMP WITH TIME ZONE'
         THEN regexp_replace(CAST(x AS VARCHAR), '[+-][0-9:]+$', '')
+        WHEN regexp_matches(system.main.typeof(x), '{_NO_LIST}') THEN no_text(x)
+        WHEN right(system.main.typeof(x), 1) = ']'
+        THEN CASE WHEN x IS NOT NULL THEN concat('[', array_to_string(list_transform(
+            TRY_CAST(CAST(x AS VARCHAR) AS VARCHAR[]),
+            lambda e_: coalesce(CASE WHEN system.main.typeof(x) IN ('DOUBLE[]', 'FLOAT[]')
+            THEN javas(e_) ELSE e_ END, 'null')), ', '), ']') END
         ELSE CAST(x AS VARCHAR) END""",
     "seconds(x)": """
         CAST(system.main.date_part('us', CAST(x AS TIMESTAMP)) / 1e6 AS DECIMAL(8, 6))""",
@@ -106,9 +117,10 @@ MACROS = {
     "contains(a BLOB, b BLOB)": """regexp_matches(hex(a), '^(..)*' || hex(b)),
         (a, b) AS system.main.contains(a, b)""",
     **{
-        f"{side}(x, size, pad BLOB)": f"""system.main.{side}(x, size, decode(pad)),
-        (x, size, pad) AS CASE WHEN pad = '' THEN system.main.left(x, size)
-        ELSE system.main.{side}(x, size, pad) END"""
+        f"{side}(x, size, pad BLOB)": f"""system.main.{side}(as_string(x), size, decode(pad)),
+        (x, size, pad) AS CASE WHEN CAST(pad AS VARCHAR) = ''
+        THEN system.main.left(as_string(x), size)
+        ELSE system.main.{side}(as_string(x), size, CAST(pad AS VARCHAR)) END"""
         for side in ("lpad", "rpad")
     },
     "upper(x)": "system.main.upper(CAST(x AS VARCHAR))",
@@ -148,7 +160,11 @@ MACROS = {
         WHEN {_IS_LIST} AND a[k] IS NULL
             AND abs({_KEY}) NOT BETWEEN 1 AND json_array_length(to_json(a)) THEN no_element(k)
         ELSE a[k] END""",
-    "as_sum(x BIGINT, total)": "CAST(total AS BIGINT), (x, total) AS total",
+    **{
+        f"as_{tries}sum{of_sums}": f"{cast}(total AS BIGINT), ({x}total) AS total"
+        for tries, cast in (("", "CAST"), ("try_", "TRY_CAST"))
+        for of_sums, x in (("(x BIGINT, total)", "x, "), ("_of_sums(total HUGEINT)", ""))
+    },
     "summed(x VARCHAR)": "CAST(x AS DOUBLE), (x) AS x",
     # A month is whole when its day and time of day are reached again, as java.time counts.
     "whole_months(a, b)": """date_diff('month', a, b) - CASE
@@ -175,8 +191,6 @@ MACROS = {
     "sign(x)": "CASE WHEN isnan(CAST(x AS DOUBLE)) THEN 'nan'::DOUBLE ELSE system.main.sign(x) END",
 }
 """What functions mean to Spark that DuckDB has under the same name: SQL by signature."""
-# No error(): DuckDB takes it for volatile, and refuses that in windows. NULL is of any type.
-_TOLD = "list_extract([NULL], CAST('{}' || left(CAST({} AS VARCHAR), 0) AS TINYINT))"
 _OR_NULL = "for NULL, or set spark.sql.ansi.enabled to false."
 _DIVISION = (
     """CREATE OR REPLACE TEMP MACRO "{0}"(a, b) AS system.main."{0}"(a, nullif(b, 0))""",
@@ -424,6 +438,8 @@ def _column(column: pa.ChunkedArray) -> list[str]:
 
 class SparkDialect(Dialect):
     """Spark's SQL, types and tables."""
+
+    meanings = MEANINGS
 
     def statements(self, text: str) -> str:
         """Spark's SQL as DuckDB's."""

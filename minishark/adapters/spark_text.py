@@ -10,12 +10,15 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+import duckdb
+
+from minishark.dataframe.column import Meanings, as_text, item_of
 from minishark.errors import OptionError, QueryError
 from minishark.functions import in_text
 
 try:
     import sqlglot
-    from sqlglot import exp
+    from sqlglot import TokenType, exp
 except ImportError as missing:
     raise OptionError("Spark's SQL needs sqlglot: pip install 'minishark[spark]'.") from missing
 
@@ -50,11 +53,17 @@ _Spark: Any = sqlglot.Dialect.get_or_raise("spark").__class__
 _DuckDB: Any = sqlglot.Dialect.get_or_raise("duckdb").__class__
 
 
+def _try_sum(arguments: Sequence[Any]) -> Any:
+    made = exp.Sum(this=arguments[0] if arguments else None)
+    made.meta["tries"] = True
+    return made
+
+
 class _Parser(_Spark.Parser):  # type: ignore[misc]
     STRICT_CAST = True  # what does not fit is an error, as in ANSI mode
     FUNCTIONS: ClassVar[dict[str, Any]] = {
         name: make for name, make in _Spark.Parser.FUNCTIONS.items() if name.lower() not in OURS
-    }
+    } | {"TRY_SUM": _try_sum}
     FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
         name: parse
         for name, parse in _Spark.Parser.FUNCTION_PARSERS.items()
@@ -67,6 +76,15 @@ class SparkText(_Spark):  # type: ignore[misc]
 
     Parser = _Parser
     SAFE_DIVISION = False  # division by zero is an error, as in ANSI mode
+
+    def tokenize(self, sql: str, opts: Any = None) -> list[Any]:
+        """ANY and SOME that nothing follows in parentheses are names of columns."""
+        tokens: list[Any] = super().tokenize(sql, opts)
+        for token, following in zip(tokens, [*tokens[1:], None], strict=True):
+            alone = following is None or following.token_type is not TokenType.L_PAREN
+            if alone and token.token_type in (TokenType.ANY, TokenType.SOME):
+                token.token_type = TokenType.IDENTIFIER  # VAR would be a function again
+        return tokens
 
 
 class SessionText(_DuckDB):  # type: ignore[misc]
@@ -99,16 +117,34 @@ def duckdb_expression(text: str, *, named: bool = True) -> str:
         raise QueryError(f"This is no expression, but several statements: {text}")
     if not named:
         (item,) = first.expressions
-        if isinstance(item, exp.Sum):  # to which OVER and FILTER may be added
-            item.meta["added"] = True
         return _duckdb(item)
     return _duckdb(first).removeprefix("SELECT ")
 
 
+class DaysColumn(in_text.Column):
+    """An interval of days or months, as the text tells: a date plus one is a date."""
+
+    def __radd__(self, other: Any) -> in_text.Column:
+        return in_text.call("plus_days", other, self)
+
+    def __rsub__(self, other: Any) -> in_text.Column:
+        return in_text.call("plus_days", other, -self)
+
+    def __add__(self, other: Any) -> in_text.Column:
+        return in_text.call("plus_days", other, self)
+
+
 def expr(str: str) -> in_text.Column:  # noqa: A002 - PySpark's name
     """An expression in Spark's SQL as a Column."""
-    made: in_text.Column = in_text.expr(duckdb_expression(str, named=False))
-    return made
+    text = duckdb_expression(str, named=False)
+    (item,) = _parsed(f"SELECT {str}")[0].expressions
+    name = _name(item)
+    if isinstance(item, exp.Sum) and (made := _added(item)) is not None and made.expressions[1:]:
+        typed, total = made.expressions  # to which OVER and FILTER may be added
+        added = in_text.of_calls(made.name, typed.sql(SessionText), total.sql(SessionText))
+        return added.alias(name)
+    made = in_text.expr(text)
+    return DaysColumn(made.pieces, kind=made.kind) if _is_of_days(item) else made
 
 
 def hash(*cols: Any) -> in_text.Column:  # noqa: A001 - PySpark's name
@@ -171,6 +207,27 @@ def current_schema() -> in_text.Column:
     return in_text.call("replace", in_text.call("current_schema"), "main", "default")
 
 
+def _of_numbers(name: str) -> Callable[..., in_text.Column]:
+    def function(col: Any) -> in_text.Column:
+        return in_text.called(name, [in_text.numbers(col)])
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"As `minishark.functions.{name}`; texts are numbers."
+    return function
+
+
+avg, mean, sum, sum_distinct, try_avg, try_sum = map(  # noqa: A001 - PySpark's names
+    _of_numbers, ("avg", "mean", "sum", "sum_distinct", "try_avg", "try_sum")
+)
+sumDistinct = sum_distinct  # noqa: N816 - PySpark's name
+
+
+def make_ym_interval(years: Any = 0, months: Any = 0) -> in_text.Column:
+    """An interval of years and months, with which a date stays one."""
+    made = in_text.called("make_ym_interval", [years, months])
+    return DaysColumn(made.pieces, made.name, made.level, made.kind)
+
+
 current_database = current_schema
 _OWN: dict[str, Callable[..., Any]] = {
     each.__name__: each
@@ -179,6 +236,71 @@ _OWN: dict[str, Callable[..., Any]] = {
     )
 }  # fmt: skip
 _OWN |= {"date_part": extract, "datepart": extract, "current_database": current_schema}
+
+
+# What Columns mean
+
+
+def _parts(type_: str) -> dict[str, str]:
+    """The names and types of what a nested type is made of."""
+    return {name: str(part) for name, part in duckdb.sqltype(type_).children if name != "size"}
+
+
+def _as_text(item: in_text.Column, type_: str, *, inside: bool = False) -> in_text.Column:
+    """A value as Spark's text: `{1, null}` of a struct, `[1, null]` of a list, `{1 -> x}`."""
+
+    def again(one: in_text.Column) -> in_text.Column:
+        return _as_text(one, type_, inside=True)
+
+    def part(of: in_text.Column, kind: str) -> in_text.Column:
+        return in_text.call("coalesce", _as_text(of, kind, inside=True), "null")
+
+    def joined(
+        listed: in_text.Column, function: Callable[[in_text.Column], in_text.Column], ends: str
+    ) -> in_text.Column:
+        text = in_text.call("array_to_string", each(listed, function), ", ")
+        return in_text.call("concat", ends[0], text, ends[1])
+
+    def each(
+        listed: in_text.Column, function: Callable[[in_text.Column], in_text.Column]
+    ) -> in_text.Column:
+        variable = f"v{len(type_)}"  # that of no lambda around it, whose type is longer
+        return in_text.called("transform", [listed, in_text.with_parameters(function, [variable])])
+
+    if type_.endswith("]"):
+        (kind,) = _parts(type_).values()
+        made = joined(item, lambda one: part(one, kind), "[]")
+    elif type_.startswith("STRUCT(") and len(item.pieces) > 1 and not inside:
+        listed = in_text.call("list_value", item)
+        return in_text.call("list_extract", each(listed, again), 1)  # it is computed once
+    elif type_.startswith("STRUCT("):
+        fields = [part(item.get_field(name), kind) for name, kind in _parts(type_).items()]
+        parts = [piece for field in fields for piece in (", ", field)][1:]
+        made = in_text.call("concat", "{", *parts, "}")
+    elif type_.startswith("MAP("):
+        key, kind = _parts(type_).values()
+
+        def entry(one: in_text.Column) -> in_text.Column:
+            name = _as_text(one.get_field("key"), key, inside=True)
+            return in_text.call("concat", name, " -> ", part(one.get_field("value"), kind))
+
+        made = joined(in_text.call("map_entries", item), entry, "{}")
+    elif type_ in ("DOUBLE", "FLOAT", "TIMESTAMP WITH TIME ZONE"):
+        return in_text.call("as_string", item)
+    else:
+        return in_text.call("decode", item) if type_ == "BLOB" else as_text(item, type_)
+    return in_text.case(item.is_not_null(), made)
+
+
+def _item(item: in_text.Column, type_: str, key: int) -> in_text.Column:
+    """An element; in ANSI mode, one that a list has not is an error."""
+    if type_.endswith("]"):
+        return in_text.call("element", item, key + 1)
+    return item_of(item, type_, key=key)
+
+
+MEANINGS: Meanings = {"text": _as_text, "item": _item}
+"""What expressions of Columns are otherwise: see `Dialect.meanings`."""
 
 
 def _parsed(text: str) -> list[Any]:
@@ -237,7 +359,7 @@ def _as_meant(node: Any) -> Any:
             node.find_ancestor(exp.Pivot)
         ):
             return exp.Sum(this=exp.cast(_known(item, *others), "INT"))
-        case exp.GroupConcat() if not node.args.get("separator"):
+        case exp.GroupConcat() if isinstance(node.args.get("separator"), exp.Null | None):
             node.set("separator", exp.Literal.string(""))
         case exp.Avg(this=item) if not isinstance(item, exp.Distinct):
             node.set("this", exp.Anonymous(this="summed", expressions=[item]))
@@ -248,9 +370,19 @@ def _as_meant(node: Any) -> Any:
             return exp.Anonymous(this="item", expressions=parts)
         case exp.Any(this=item) if not _is_of_choices(node):
             return exp.LogicalOr(this=_bare(item).transform(_as_meant))
+        case exp.Filter(this=exp.IgnoreNulls(this=call), expression=where) if not _is_windowed(
+            node
+        ):
+            known = _known(call.this)
+            both = exp.and_(known, where.this.transform(_as_meant))
+            return exp.Filter(this=_picking(call), expression=exp.Where(this=both))
         case exp.IgnoreNulls(this=call) if not isinstance(node.parent, exp.Window):
             where = exp.Where(this=_known(call.this))
-            return exp.Filter(this=call.transform(_as_meant), expression=where)
+            return exp.Filter(this=_picking(call), expression=where)
+        case exp.IgnoreNulls(this=exp.First() | exp.Last() | exp.AnyValue() as call):
+            return exp.IgnoreNulls(this=_picking(call))
+        case exp.FirstValue() | exp.LastValue() if not _is_windowed(node):
+            return _picking(node)
         case exp.Div() | exp.Add() | exp.Sub() | exp.Mul() | exp.Mod() if _is_of_text(node):
             return _counted(node)
         case exp.Interval(this=exp.Literal(this=text), unit=exp.IntervalSpan() as span):
@@ -278,13 +410,12 @@ def _as_meant(node: Any) -> Any:
             return _whole_units(unit.upper().removesuffix("S"), start, end)
         case exp.CurrentCatalog() | exp.CurrentSchema():
             return exp.Var(this=in_text.sql(_OWN[f"current_{node.key.removeprefix('current')}"]()))
-        case (
-            exp.Add(this=day, expression=exp.Interval(unit=unit) as span)
-            | exp.Sub(this=day, expression=exp.Interval(unit=unit) as span)
-        ) if unit and unit.name.upper().removesuffix("S") in _DAYS and "DAY TO" not in unit.sql():
-            sign = exp.Neg(this=span) if isinstance(node, exp.Sub) else span
-            parts = [each.transform(_as_meant) for each in (day, sign)]
-            return exp.Anonymous(this="plus_days", expressions=parts)
+        case exp.Add(this=span, expression=day) if _is_of_days(span) and not _is_of_days(day):
+            return _plus_days(day, span)
+        case exp.Add(this=day, expression=span) if _is_of_days(span):
+            return _plus_days(day, span)
+        case exp.Sub(this=day, expression=span) if _is_of_days(span):
+            return _plus_days(day, exp.Neg(this=span))
         case exp.Quantile():
             return exp.Anonymous(
                 this="quantile_cont", expressions=[*_inside(node).iter_expressions()]
@@ -313,11 +444,12 @@ def _added(node: Any) -> Any:
         return None
     total.meta["added"] = True
     item = total.this.expressions[0] if isinstance(total.this, exp.Distinct) else total.this
+    name = "as_try_sum" if total.meta.get("tries") else "as_sum"
     if item.find(exp.AggFunc, exp.Window):  # whose type DuckDB does not know there
-        return None
+        return _typed(f"{name}_of_sums", _inside(node))
     typed = item.copy().transform(_as_meant)
     item.replace(exp.Anonymous(this="summed", expressions=[item.copy()]))
-    return exp.Anonymous(this="as_sum", expressions=[typed, _inside(node)])
+    return exp.Anonymous(this=name, expressions=[typed, _inside(node)])
 
 
 def _bare(node: Any) -> Any:
@@ -328,6 +460,40 @@ def _known(*items: Any) -> Any:
     """Whether none of them is NULL, as meant."""
     parts = (exp.Paren(this=each.transform(_as_meant)) for each in items)
     return exp.and_(*(exp.Not(this=exp.Is(this=each, expression=exp.Null())) for each in parts))
+
+
+def _is_windowed(node: Any) -> bool:
+    """Whether a call is over a window, perhaps with FILTER or IGNORE NULLS."""
+    around = node.parent
+    while isinstance(around, exp.Filter | exp.IgnoreNulls):
+        around = around.parent
+    return isinstance(around, exp.Window)
+
+
+_OVER_ROWS = {exp.First: exp.FirstValue, exp.Last: exp.LastValue, exp.AnyValue: exp.FirstValue}
+_OF_GROUPS = {exp.FirstValue: exp.First, exp.LastValue: exp.Last}
+
+
+def _picking(call: Any) -> Any:
+    """A call that picks a row, by DuckDB's name of it over a window, or of a group."""
+    names: dict[Any, Any] = _OVER_ROWS if _is_windowed(call) else _OF_GROUPS
+    made = names.get(type(call), type(call))
+    return made(this=call.this.transform(_as_meant)) if type(call) in names else _inside(call)
+
+
+def _plus_days(*sides: Any) -> Any:
+    parts = [each.transform(_as_meant) for each in sides]
+    return exp.Anonymous(this="plus_days", expressions=parts)
+
+
+def _is_of_days(span: Any) -> bool:
+    """Whether it is an interval that leaves a date a date, as far as its text tells."""
+    match _bare(span):
+        case exp.Interval(unit=exp.Expression() as unit):
+            return unit.name.upper().removesuffix("S") in _DAYS and "DAY TO" not in unit.sql()
+        case exp.Anonymous() as call:
+            return call.name.lower() == "make_ym_interval"
+    return False
 
 
 def _is_of_choices(node: Any) -> bool:
@@ -348,6 +514,8 @@ def _is_of_text(node: Any) -> bool:
 def _counted(node: Any) -> Any:
     """An operation on numbers that are written as texts."""
     sides = (_bare(node.this), _bare(node.expression))
+    if all(side.is_string for side in sides):
+        raise QueryError("Binder Error: both operands are texts; cast one of them to a number.")
     whole = not isinstance(node, exp.Div) and all(map(_is_whole, sides))
     for name in ("this", "expression"):
         if (side := _bare(node.args[name])).is_string:
@@ -405,12 +573,21 @@ def _ordered(node: Any) -> list[Any]:
     keys: list[Any] = []
     for join in node.args.get("joins") or ():
         keys = [*(key for key in join.args.get("using") or ()), *keys]
+        if join.method == "NATURAL" and any(isinstance(i, exp.Star) for i in node.expressions):
+            raise QueryError(
+                "Binder Error: * of a NATURAL JOIN has its columns in another order than Spark's:"
+                " write JOIN ... USING (columns), or name them."
+            )
     names = list(dict.fromkeys(key.name for key in keys))
-    columns = ", ".join(exp.to_identifier(name, quoted=True).sql(_DuckDB) for name in names)
+    columns = [exp.to_identifier(name, quoted=True).sql(_DuckDB) for name in names]
+    alone = len(node.args.get("joins") or ()) == 1  # both sides have the columns of USING
     items: list[Any] = []
     for item in node.expressions:
-        if names and isinstance(item, exp.Star) and not any(item.args.values()):
-            text = f"SELECT {columns}, * EXCLUDE ({columns})"
+        star = item.this if isinstance(item, exp.Column) and alone else item
+        if names and isinstance(star, exp.Star) and not any(star.args.values()):
+            of = "" if star is item else f"{item.args['table'].sql(_DuckDB)}."
+            first = ", ".join(f"{of}{column}" for column in columns)
+            text = f"SELECT {first}, {of}* EXCLUDE ({', '.join(columns)})"
             items += sqlglot.parse_one(text, read=_DuckDB).expressions
         else:
             items.append(item)
@@ -426,6 +603,11 @@ def _name(item: Any) -> str:
                 return exp.Anonymous(this="count", expressions=[exp.Literal.number(1)])
             case exp.Literal(is_string=True):
                 return exp.Var(this=node.this)
+            case exp.Identifier(quoted=True):
+                return exp.to_identifier(node.this, quoted=False)
+            case exp.Sum() if node.meta.get("tries"):
+                call = exp.Anonymous(this="try_sum", expressions=[node.this.copy()])
+                return call.transform(shown)
             case exp.Binary() if not isinstance(node.parent, exp.Paren | exp.Dot):
                 return exp.Paren(this=node.transform(shown, copy=True)) if node.parent else node
         return node

@@ -87,7 +87,7 @@ class RemoteFiles:
     def _fetch_from(
         self, source: StoreLocation, items: Sequence[FileSlice]
     ) -> list[pa.Table | InputMissingError]:
-        parts = tuple(wire.Part(item.file, item.first, item.last, item.checksum) for item in items)
+        parts = tuple(wire.Part(item.file, item.first, item.last) for item in items)
         held = _Streams(len(parts))
         try:
             self._transfer(source.service, source.name, wire.Fetch(parts=parts, credit=0), held.put)

@@ -35,7 +35,7 @@ from minishark.cluster.connections import MALFORMED
 from minishark.cluster.links import CREDIT_MAX, Compression, Processor, chunk_bytes
 from minishark.errors import ClusterError
 from minishark.worker.paths import StorePaths
-from minishark.worker.writing import checksum
+from minishark.worker.seals import is_intact
 
 _TRANSFERS_MAX = 256
 _PARTS_MAX = 100_000  # of one fetch
@@ -320,7 +320,7 @@ class Service:
                     missing = f"{self._store_name} has no {part.file}"
                     yield wire.Chunk(last=final, part=number, problem=missing), _NOTHING
                     continue
-                if part.checksum and _checksum(file) != part.checksum:
+                if not is_intact(file):
                     damaged = f"{self._store_name} has {part.file}, but damaged"
                     yield wire.Chunk(last=final, part=number, problem=damaged), _NOTHING
                     continue
@@ -438,18 +438,6 @@ def _stream(path: Path, part: wire.Part) -> list[memoryview]:
         elif is_asked_for:
             ranges.append((start, end))
     return [data[start:end] for start, end in ranges]
-
-
-def _checksum(path: Path) -> int:
-    """The checksum of a file, which is computed once."""
-    status = path.stat()
-    return _known_checksum(str(path), status.st_ino, status.st_mtime_ns)
-
-
-@lru_cache(_INDICES_MAX)
-def _known_checksum(path: str, inode: int, changed_ns: int) -> int:
-    del inode, changed_ns
-    return checksum(Path(path))
 
 
 @dataclass(frozen=True, slots=True)

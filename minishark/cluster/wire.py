@@ -109,15 +109,11 @@ class RemoveCopies(Message, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """Record batches `first` (inclusive) to `last` (exclusive; None: all) of a file.
-
-    If the whole file has another `checksum`, it is damaged, and not sent; 0 for none.
-    """
+    """Record batches `first` (inclusive) to `last` (exclusive; None: all) of a file."""
 
     file: str
     first: int = 0
     last: int | None = None
-    checksum: int = 0
 
 
 class Fetch(Message, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ import difflib
 import functools
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import IntEnum
@@ -196,6 +196,8 @@ class ByType:
     argument: Column
     make: Callable[[Column, str], Column]  # of the argument and a DuckDB type
     decides: Column | None = None  # whose type it is; None for the argument's
+    meaning: tuple[Any, ...] = ()  # its name among `Dialect.meanings`, and their last arguments
+    is_plain: bool = False  # whether `make` needs no type
 
     def column(self) -> Column:
         return Column((self,), level=Level.ATOM, kind=self.argument.kind)
@@ -204,15 +206,23 @@ class ByType:
 Piece: TypeAlias = str | Reference | InputFile | Outer | Subquery | Text | Call | ByType
 Resolve: TypeAlias = Callable[[Any], str]  # of a Reference, and what else only a SELECT knows
 TypeOf: TypeAlias = Callable[["Column"], str]
+Meanings: TypeAlias = Mapping[str, Callable[..., "Column"]]
 
 
 def _unknown(_: Column) -> str:
     return ""
 
 
-def _item(item: Column, type_: str, *, key: int) -> Column:
+_AS_ELSEWHERE: Meanings = {}
+
+
+def item_of(item: Column, type_: str, *, key: int) -> Column:
     """An element of a list by its position from 0, or of a map by its key."""
     return atom(combine(item, f"[{key if type_.startswith('MAP(') else key + 1}]"))
+
+
+def as_text(item: Column, _: str) -> Column:
+    return combine("CAST(", item, " AS VARCHAR)", bare=True)
 
 
 def infix(left: Any, operator: str, right: Any) -> Column:
@@ -284,7 +294,8 @@ class Column(CamelCase):
     def sql(self, resolve: Resolve) -> str:
         """The text, each reference written out by `resolve`."""
         type_of: TypeOf = getattr(resolve, "type_of", _unknown)
-        written = _written(self.pieces, type_of)
+        meanings: Meanings = getattr(resolve, "meanings", _AS_ELSEWHERE)
+        written = _written(self.pieces, type_of, meanings)
         return "".join(p if isinstance(p, str) else resolve(p) for p in written)
 
     def sort_key(self, resolve: Resolve) -> str:
@@ -410,6 +421,8 @@ class Column(CamelCase):
         made = combine(f"{function}(", self, f" AS {wanted})", bare=True)
         if _SPARKS_OWN.match(wanted):
             made = ByType(argument=self, make=_Cast(function, wanted)).column()
+        elif wanted.upper() == "VARCHAR":
+            made = ByType(argument=self, make=as_text, meaning=("text",), is_plain=True).column()
         # As in PySpark, a column keeps its name through a cast.
         reference = only_reference(self)
         name = reference.name if reference else self.name
@@ -535,7 +548,8 @@ class Column(CamelCase):
         if isinstance(key, str):
             return atom(combine(self, f"[{literal(key)}]"))
         if isinstance(key, int) and not isinstance(key, bool) and key >= 0:
-            return ByType(argument=self, make=functools.partial(_item, key=key)).column()
+            make = functools.partial(item_of, key=key)
+            return ByType(argument=self, make=make, meaning=("item", key)).column()
         raise OptionError(
             "get_item takes a position from 0 or a text; for other keys use functions.element_at."
         )
@@ -738,16 +752,22 @@ class Correlated:
 Written: TypeAlias = str | Reference | InputFile | Outer | Correlated
 
 
-def _written(pieces: Iterable[Piece], type_of: TypeOf = _unknown) -> Iterator[Written]:
+def _written(
+    pieces: Iterable[Piece], type_of: TypeOf = _unknown, meanings: Meanings = _AS_ELSEWHERE
+) -> Iterator[Written]:
     """The pieces with calls and the user's text as SQL."""
     for piece in pieces:
         match piece:
             case Call():
-                yield from _written(piece.written().pieces, type_of)
+                yield from _written(piece.written().pieces, type_of, meanings)
             case ByType():
                 decides = piece.argument if piece.decides is None else piece.decides
-                made = piece.make(piece.argument, type_of(decides))
-                yield from _written(made.pieces, type_of)
+                name, *rest = piece.meaning or ("",)
+                if name in meanings:
+                    made = meanings[name](piece.argument, type_of(decides), *rest)
+                else:
+                    made = piece.make(piece.argument, "" if piece.is_plain else type_of(decides))
+                yield from _written(made.pieces, type_of, meanings)
             case Text():
                 yield piece.sql
             case Subquery():
@@ -780,6 +800,11 @@ def _calls(pieces: Iterable[Piece]) -> Iterator[Call]:
                 yield piece
             case ByType(argument=argument):
                 yield from _calls(argument.pieces)
+
+
+def has_meanings(column: Column) -> bool:
+    """Whether a part of it may be otherwise in sessions of other dialects."""
+    return any(isinstance(piece, ByType) and piece.meaning for piece in column.pieces)
 
 
 def has_windows(column: Column) -> bool:

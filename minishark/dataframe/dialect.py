@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from minishark.dataframe.column import Meanings
 from minishark.dataframe.show import table_text
 
 DTypes = list[tuple[str, str]]
@@ -19,6 +20,10 @@ class Dialect:
     """Whether verbs do what Spark's do where others' programs expect something else: a pivot has
     NULL where there are no rows, drop() drops all columns of a name, quartiles are values of the
     column, and rows are sorted by columns that a projection has left out."""
+
+    meanings: Meanings = {}  # noqa: RUF012 - it is not changed
+    """What expressions of Columns are otherwise, of a Column and its type: `text` is a cast to a
+    text, `item` an element by its position from 0, or by its key."""
 
     blob: type = bytes
     """What blobs are in rows."""

@@ -78,9 +78,11 @@ def lateral_join(left: Select, right: LazyQuery, on: Column | None, how: str) ->
     other = as_subquery(text, right.to_select().attributes, new_alias())
     both = (*one.columns, *other.columns)
     words = "LEFT JOIN LATERAL" if kind == "left" else "JOIN LATERAL"
-    condition = "true" if on is None else on.sql(select_from(Source("", both)).resolve)
+    scope = select_from(Source("", both, meanings=one.meanings))
+    condition = "true" if on is None else on.sql(scope.resolve)
     sql = f"{one.sql}\n{words} {other.sql} ON {condition}"
-    return select_from(Source(sql, both, (*one.relations, *other.relations)))
+    made = Source(sql, both, (*one.relations, *other.relations), meanings=one.meanings)
+    return select_from(made)
 
 
 def _kind(how: str) -> str:
@@ -99,7 +101,8 @@ def _conditional(left: Select, right: Select, on: Sequence[Column], kind: str) -
     sql = f"{one.sql}\n{_WORDS[kind]} {other.sql}"
     if on:
         condition = functools.reduce(Column.__and__, on)
-        sql += f" ON {condition.sql(select_from(Source('', both)).resolve)}"
+        scope = select_from(Source("", both, meanings=one.meanings))
+        sql += f" ON {condition.sql(scope.resolve)}"
     columns = one.columns if kind in _LEFT_ONLY else both
     return select_from(Source(sql, columns, (*one.relations, *other.relations)))
 

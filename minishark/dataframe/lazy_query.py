@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import pyarrow as pa
@@ -68,7 +68,14 @@ class LazyQuery:
             self.select = relation(ident(cached.name), cached.schema, cached.name)
             self.local_rows = self.explain = None
         assert self.select is not None, "only local rows have no SELECT"
-        return self.select.select() if isinstance(self.select, QueryText) else self.select
+        made = self.select.select() if isinstance(self.select, QueryText) else self.select
+        meanings = self.runtime.dialect.meanings
+        if made.source.meanings is meanings or not meanings:
+            return made
+        meant = replace(made, source=replace(made.source, meanings=meanings))
+        if made is self.select:
+            self.select = meant
+        return meant
 
     def explanation(self) -> pa.Table:
         mode = "analyze" if self.explain == "analyze" else "all"

@@ -18,7 +18,7 @@ import re
 import textwrap
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import duckdb
@@ -31,9 +31,11 @@ from minishark.dataframe.column import (
     InputFile,
     Kind,
     Level,
+    Meanings,
     Outer,
     Reference,
     Resolve,
+    has_meanings,
     only_reference,
 )
 from minishark.dataframe.generated_functions import PREFIX, declare
@@ -92,6 +94,7 @@ class Source:
     columns: tuple[Scoped, ...]  # its columns, in the order of `*`
     relations: tuple[str, ...] = ()  # the aliases in it
     query: str = ""
+    meanings: Meanings = field(default_factory=dict, compare=False)  # `Dialect.meanings`
 
     def texts(self) -> tuple[str, ...]:
         """The SQL of each column, qualified only where its name alone is ambiguous."""
@@ -208,16 +211,21 @@ class Select:
 
     def nested(self) -> Select:
         """A SELECT of all columns of this one as a subquery."""
-        return self if self.is_bare else select_from(as_subquery(self.sql(), self.attributes))
+        return self if self.is_bare else select_from(self._subquery())
+
+    def _subquery(self, alias: str = "") -> Source:
+        made = as_subquery(self.sql(), self.attributes, alias)
+        return replace(made, meanings=self.source.meanings)
 
     def as_relation(self, alias: str) -> Source:
         """This as a relation with an alias; a plain table needs no subquery for that."""
         source = self.source
         unnamed = not source.relations or source.sql == ident(source.relations[0])
         if not self.is_bare or source.query or len(source.relations) > 1 or not unnamed:
-            return as_subquery(self.sql(), self.attributes, alias)
+            return self._subquery(alias)
         columns = tuple(replace(column, relation=alias) for column in source.columns)
-        return Source(f"{source.sql} AS {ident(alias)}", columns, (alias,))
+        text = f"{source.sql} AS {ident(alias)}"
+        return Source(text, columns, (alias,), meanings=source.meanings)
 
     def aliased(self, name: str, *, in_sql: bool = True) -> Select:
         """The same columns with identities of their own; with `in_sql`, SQL text can use `name`."""
@@ -237,6 +245,9 @@ class Select:
                 return self.items[index].called(column.name)
             # As in PySpark, a field keeps its name.
             column = replace(column, name=column.name or fields[-1])
+        if column.name is None and self.source.meanings and has_meanings(column):
+            shown = readable(column.sql(lambda reference: reference.name))
+            column = replace(column, name=shown)
         return Item(
             new_attribute(column.name or ""),
             column.sql(self.resolve),
@@ -418,6 +429,10 @@ class _Resolver:
     """References and types in the scope of a SELECT."""
 
     select: Select
+
+    @property
+    def meanings(self) -> Meanings:
+        return self.select.source.meanings
 
     def __call__(self, reference: Reference | InputFile | Outer | Correlated) -> str:
         match reference:

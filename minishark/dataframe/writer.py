@@ -80,15 +80,23 @@ class DataFrameWriter(CamelCase):
 
     def parquet(self, path: str | Path, **options: Any) -> None:
         """Write Parquet files."""
-        self.format("parquet").options(**options).save(path)
+        self._write("parquet", path, **options)
 
     def csv(self, path: str | Path, **options: Any) -> None:
         """Write CSV files, with the names of columns in the first line if `header=True`."""
-        self.format("csv").options(**options).save(path)
+        self._write("csv", path, **options)
 
     def json(self, path: str | Path, **options: Any) -> None:
         """Write newline-delimited JSON files."""
-        self.format("json").options(**options).save(path)
+        self._write("json", path, **options)
+
+    def _write(self, kind: str, path: str | Path, **options: Any) -> None:
+        """Write files, also by what PySpark's methods take beside options."""
+        mode, keys = options.pop("mode", None), options.pop("partitionBy", None)
+        chosen = self.format(kind).options(**options)
+        chosen = chosen if mode is None else chosen.mode(mode)
+        chosen = chosen if keys is None else chosen.partition_by(keys)
+        chosen.save(path)
 
     def text(self, path: str | Path) -> None:
         """Write the one column, which must be text, as lines.

@@ -6,7 +6,19 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from minishark.dataframe.column import Column, Generator, call, case, column_or_name, value
+from minishark.dataframe.column import (
+    ByType,
+    Call,
+    Column,
+    Generator,
+    Kind,
+    atom,
+    call,
+    case,
+    column_or_name,
+    combine,
+    value,
+)
 from minishark.dataframe.generated_functions import generated
 from minishark.dataframe.window import WindowSpec
 from minishark.functions import public
@@ -28,6 +40,8 @@ __all__ = [
     "items",
     "lit",
     "literal_text",
+    "numbers",
+    "of_calls",
     "over",
     "sql",
     "value",
@@ -70,6 +84,23 @@ def sql(column: Column) -> str:
     """The SQL of a call, as an operand."""
     text = column.sql(lambda reference: reference.name)
     return f"({text})" if column.level else text
+
+
+def of_calls(name: str, item: str, aggregate: str) -> Column:
+    """A call of a macro with a text and one aggregate, to which FILTER and OVER can be added."""
+    function, arguments = aggregate.removesuffix(")").split("(", 1)
+    added = Call(function=function, arguments=expr(arguments)).column(Kind.FREE)
+    made = combine(f"{name}(", expr(item), ", ", added, ")", bare=True)
+    return atom(made)
+
+
+def numbers(item: Any) -> Column:
+    """A column, or its name, whose texts are DOUBLEs."""
+
+    def make(col: Column, type_: str) -> Column:
+        return combine("CAST(", col, " AS DOUBLE)", bare=True) if type_ == "VARCHAR" else col
+
+    return ByType(argument=column_or_name(item), make=make).column()
 
 
 def over(column: Column, window: str) -> Column:

@@ -40,8 +40,8 @@ from minishark.sources.filesystems import (
     write_file,
 )
 from minishark.worker.protocol import FileSlice, KeptOutput, encode
+from minishark.worker.seals import digest_of, is_sound, sealed_name
 from minishark.worker.store import InputMissingError, Store
-from minishark.worker.writing import checksum
 
 _decode: Callable[[bytes], KeptOutput] = msgspec.msgpack.Decoder(KeptOutput).decode
 
@@ -278,6 +278,8 @@ class FolderOutputs:
             return None
         store = self._store()
         file = f"{self._folder}/{name}-{secrets.token_hex(4)}.arrow"
+        digest = digest_of(output.outcome.file)
+        file = file if digest is None else sealed_name(file, digest)
         try:
             store.put(file, data)
         except OSError:  # there is no room
@@ -369,7 +371,7 @@ class FolderOutputs:
         store = self._store()
         try:
             path = store.local_path(FileSlice(outcome.file, (output.node,)))
-            if path is None or checksum(path) != outcome.checksum:
+            if path is None or not is_sound(path, path.name):
                 return None
             data = path.read_bytes()
         except (InputMissingError, FileNotFoundError):  # it has had to make room

@@ -291,9 +291,7 @@ class ReusedOutputs:
             self.reuse.hold([name])
             self._held.append(name)
             self.reuse.keep({name: kept})
-        return TaskOutput(
-            structs.replace(output.outcome, checksum=0), output.node, output.locations
-        )
+        return TaskOutput(output.outcome, output.node, output.locations)
 
     def finished(self, last: Stage) -> None:
         """The query has its answer; another that asks the same may take it."""

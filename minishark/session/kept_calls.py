@@ -142,7 +142,6 @@ class CallOutputs:
             outcome = TaskOutcome(
                 figures=TaskFigures(bytes=value.stream_bytes),
                 file=value.stream.file,
-                checksum=value.stream.checksum,
             )
         output = KeptOutput(
             outcome=outcome, node=node, identity=name, made_s=time.time(), run_s=run_s
@@ -189,4 +188,4 @@ def _value(output: KeptOutput) -> Value:
     if outcome.file is None:
         assert outcome.inline is not None, "an output is inline or in a file"
         return Value(outcome.inline)
-    return Value(b"", FileSlice(outcome.file, (output.node,), checksum=outcome.checksum))
+    return Value(b"", FileSlice(outcome.file, (output.node,)))

@@ -6,6 +6,7 @@ from minishark.functions import __dir__, __getattr__  # noqa: F401 - DuckDB's fu
 # These take the place of others.
 # isort: split
 from minishark.adapters.spark_text import (  # noqa: F401 - this is their public path
+    avg,
     current_catalog,
     current_database,
     current_schema,
@@ -15,7 +16,14 @@ from minishark.adapters.spark_text import (  # noqa: F401 - this is their public
     expr,
     extract,
     hash,  # noqa: A004 - PySpark's name
+    make_ym_interval,
+    mean,
     regexp_replace,
     slice,  # noqa: A004 - PySpark's name
+    sum,  # noqa: A004 - PySpark's name
+    sum_distinct,
+    sumDistinct,
+    try_avg,
+    try_sum,
     xxhash64,
 )

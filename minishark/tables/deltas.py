@@ -62,6 +62,7 @@ from minishark.worker.columns import as_numbers, integers, no_texts, numbers_of
 from minishark.worker.dictionaries import dictionary_type, without_dictionaries
 from minishark.worker.outputs import BATCH_ROWS
 from minishark.worker.protocol import FileSlice
+from minishark.worker.seals import Seal
 from minishark.worker.statistics import batch_bounds, has_batch_bounds
 from minishark.worker.store import FolderMissingError, InputMissingError, Store
 from minishark.worker.visible_rows import (
@@ -647,7 +648,8 @@ class DeltaWriter:
         # Several sessions may write into the folder of a table that belongs to the cluster.
         file = f"{folder}/delta-{self.cluster.store_name}-{next(self._numbers)}.arrow"
         batches = rows.combine_chunks().to_batches(BATCH_ROWS)
-        stored = store.write(file, rows.schema, [batches])
+        stored = store.write(file, rows.schema, [batches], Seal.ALWAYS)
+        file = stored.named(file)
         # Also those that drain: they may be the only ones that have the partition's other files.
         there = {*self.cluster.nodes, *self.cluster.draining}
         live = [node for node in nodes if node in there]

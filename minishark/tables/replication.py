@@ -187,6 +187,9 @@ class Replicator:
             # The partition has other files by now, or some did not arrive: what did is of no use.
             for file in partition.files:
                 self._drains.give_up(file, copy.target, self.cluster.open_folders)
+            # A source that found its copy damaged has removed it: others are asked then.
+            if not is_whole and holds(self.cluster.store(), files, copy.source) is False:
+                self.moved(copy.table, copy.index, (), (copy.source,), ())
         else:  # the table was dropped: copying has made its folder again
             self.dropped(copy.table.folder)
 

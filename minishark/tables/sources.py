@@ -22,6 +22,7 @@ from minishark.worker.digest import rows_digest
 from minishark.worker.duckdb_slot import stored_types
 from minishark.worker.outputs import BATCH_ROWS
 from minishark.worker.protocol import FileSlice, OutputKind, StageTask
+from minishark.worker.seals import Seal
 from minishark.worker.store import Store
 from minishark.worker.writing import disk_errors
 
@@ -197,7 +198,9 @@ def memory_source(
     batches = table.combine_chunks().to_batches(rows)
     file = f"{folder}/source.arrow"
     with disk_errors():
-        stored = store.write(file, table.schema, ([batch] for batch in batches))
+        batched = ([batch] for batch in batches)
+        stored = store.write(file, table.schema, batched, Seal.ON_DISK)
+    file = stored.named(file)
     slices = tuple(FileSlice(file, (store_name,), i, i + 1) for i in range(len(batches)))
     source = TableSource(
         schema=schema,

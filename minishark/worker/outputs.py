@@ -17,9 +17,10 @@ from msgspec import structs
 from minishark.model.events.figures import TaskFigures
 from minishark.worker.dictionaries import Part, Parts
 from minishark.worker.protocol import BucketSlice, FileSlice, StageTask, TaskOutcome, TaskPayload
+from minishark.worker.seals import Seal
 from minishark.worker.store import Store
 from minishark.worker.streaming import batches_of, even_batches, grouped
-from minishark.worker.writing import StoredFile, checksum, mapped
+from minishark.worker.writing import StoredFile, mapped
 
 BATCH_ROWS = 122_880
 """Rows of a stored record batch: DuckDB's own row group size, which it scans fastest."""
@@ -99,13 +100,14 @@ class Outputs:
     ) -> TaskOutcome:
         file = self._file(stage, task)
         if not stage.cuts:
-            stored = self.store.write(file, schema, groups)
-            return _checked(task, stored, _outcome(stored, file))
+            stored = self.store.write(file, schema, groups, _seal(task))
+            return _outcome(stored, file)
         named = _named(stage, schema)
         counts: list[int] = []
-        stored = self.store.write(file, named, _cut(groups, named, stage.cuts, counts))
+        cut = _cut(groups, named, stage.cuts, counts)
+        stored = self.store.write(file, named, cut, _seal(task))
         slices = [BucketSlice(i, i + 1, count) for i, count in enumerate(counts)]
-        return _checked(task, stored, _outcome(stored, file, tuple(slices)))
+        return _outcome(stored, file, tuple(slices))
 
     def partition(
         self,
@@ -130,7 +132,8 @@ class Outputs:
         def write(part: Part, tables: Iterator[pa.Table]) -> None:
             file = self._file(stage, task)
             groups = (list(even_batches(table, BATCH_ROWS)) for table in tables)
-            written.append((file, self.store.write(file, part.schema, groups)))
+            stored = self.store.write(file, part.schema, groups, Seal.ALWAYS)
+            written.append((stored.named(file), stored))
 
         try:
             for part in parts:
@@ -150,7 +153,7 @@ class Outputs:
             return None
         file = self._file(stage, task)
         stored = self.store.linked(slices[0], file)
-        return None if stored is None else (file, stored)
+        return None if stored is None else (stored.named(file), stored)
 
     def replicated(
         self, task: TaskPayload, file: str, stored: StoredFile, measured: Callable[[], bytes]
@@ -186,9 +189,8 @@ class Outputs:
             return _inline(list(chain(*groups(first))), schema, size, slices)
         file = self._file(stage, task)
         written = (group for run in chain([first], runs) for group in groups(run))
-        stored = self.store.write(file, schema, written)
-        outcome = _outcome(stored, file, tuple(slices), len(slices) // stage.buckets)
-        return _checked(task, stored, outcome)
+        stored = self.store.write(file, schema, written, _seal(task))
+        return _outcome(stored, file, tuple(slices), len(slices) // stage.buckets)
 
 
 def output_columns(stage: StageTask) -> list[tuple[str, str]]:
@@ -263,9 +265,9 @@ def _merged(batches: list[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordB
     return merged
 
 
-def _checked(task: TaskPayload, stored: StoredFile, outcome: TaskOutcome) -> TaskOutcome:
-    """The outcome with the checksum of the file, if the output has a name."""
-    return structs.replace(outcome, checksum=checksum(stored.path)) if task.name else outcome
+def _seal(task: TaskPayload) -> Seal:
+    """Outputs with names stay; others are read by the next stage."""
+    return Seal.ALWAYS if task.name else Seal.ON_DISK
 
 
 def _outcome(
@@ -275,7 +277,7 @@ def _outcome(
         figures=TaskFigures(
             rows=stored.rows, bytes=stored.bytes, disk_bytes=stored.bytes if stored.on_disk else 0
         ),
-        file=file,
+        file=stored.named(file),
         buckets=slices,
         runs=runs,
     )

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from minishark.errors import CatalogError, DataError
 from minishark.worker.protocol import StoredPartition
+from minishark.worker.seals import Seal
 from minishark.worker.store import Store
 
 
@@ -90,8 +91,8 @@ class ProgramFiles:
             )
         # No two attempts at a task write the same file.
         file = f"{self.folder}/{index}-{secrets.token_hex(4)}.arrow"
-        stored = self.store.write(file, rows.schema, [rows.to_batches()])
-        return StoredPart(file, self.store.node, stored.rows, stored.bytes)
+        stored = self.store.write(file, rows.schema, [rows.to_batches()], Seal.ALWAYS)
+        return StoredPart(stored.named(file), self.store.node, stored.rows, stored.bytes)
 
 
 _serving = threading.local()

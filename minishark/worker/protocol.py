@@ -37,8 +37,6 @@ class FileSlice(_Batches, frozen=True, array_like=True, kw_only=True):
     constants: Constants = b""  # of further columns
     # The number of the first row, if rows have a further column with their numbers.
     numbered_from: int | None = None
-    # Of the whole file, which is checked before it is read; 0 for a file that need not be.
-    checksum: int = 0
 
 
 class StoreLocation(msgspec.Struct, frozen=True, array_like=True):
@@ -264,7 +262,6 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     # and that of the fragment by the empty one.
     profiles: dict[str, Profiled] = {}
     printed: str = ""  # what user code has printed
-    checksum: int = 0  # of the file of an output with a name
     # The log of its calls, if that stays, relative to the node's storage folder; empty for none.
     calls: str = ""
 

@@ -38,6 +38,7 @@ from minishark.worker.protocol import (
     decode_value,
     encode,
 )
+from minishark.worker.seals import Seal
 from minishark.worker.store import FolderMissingError, InputMissingError, Store
 from minishark.worker.task_errors import TaskError
 from minishark.worker.values import (
@@ -49,7 +50,6 @@ from minishark.worker.values import (
     unsendable,
     write_file,
 )
-from minishark.worker.writing import checksum
 
 _FUNCTIONS_MAX = 64
 _SHARED_MAX = 256
@@ -221,11 +221,8 @@ class PythonTasks:
         # Sessions share the folder, and files outlive this process, whose number is used again.
         name = f"{folder}/call-{secrets.token_hex(12)}"
         try:
-            item = write_file(memoryview(value.pickled), name, self.store)
+            item = write_file(memoryview(value.pickled), name, self.store, Seal.ALWAYS)
             stored.append(item)
-            path = self.store.local_path(item)
-            assert path is not None, "this node has just written it"
-            item = msgspec.structs.replace(item, checksum=checksum(path))
             return Value(b"", item, stream_bytes=len(value.pickled))
         except OSError as error:
             raise _StorageError(str(error)) from error

@@ -29,9 +29,10 @@ import pyarrow as pa
 from minishark.worker.dictionaries import without_dictionaries
 from minishark.worker.paths import StorePaths, follow, link
 from minishark.worker.protocol import FileSlice, StoreLocation
+from minishark.worker.seals import Seal, checksum, digest_of, is_intact, sealed_name
 from minishark.worker.storage import StorageMeter
 from minishark.worker.visible_rows import with_constants, with_numbers, without_deleted
-from minishark.worker.writing import FileWriter, RawFile, StoredFile, checksum
+from minishark.worker.writing import DamagedError, FileWriter, RawFile, StoredFile
 
 _CACHED_FILES_MAX = 1024
 _COPIES_AT_ONCE = 4
@@ -203,13 +204,12 @@ class Store:
         Raises:
             InputMissingError: no location has it, as it was.
         """
-        paths = (self._find(item.file, node) for node in (self.node, *item.locations))
-        path = next((path for path in paths if path is not None and _is_intact(path, item)), None)
+        path = self._sound(item.file, (self.node, *item.locations), again=True)
         if path is None:
             found_afar = self._copied(item)
             if isinstance(found_afar, InputMissingError):
                 raise found_afar
-            path = self._find(_copy_name(item), self.node)
+            path = self._find(self._copy_name(item), self.node)
         return path
 
     def plain_file(self, file: str, node: str) -> Path:
@@ -300,11 +300,8 @@ class Store:
         reader = self._open.get(key)
         if reader is None:
             near_first = sorted(item.locations, key=lambda node: node != self.node)
-            paths = (self._find(item.file, node) for node in near_first)
-            path = next((path for path in paths if path is not None), None)
+            path = self._sound(item.file, near_first)
             if path is None:
-                return None
-            if not _is_intact(path, item):
                 return None
             try:
                 reader = pa.ipc.open_file(pa.memory_map(str(path)))
@@ -315,6 +312,21 @@ class Store:
                 if len(self._open) > _CACHED_FILES_MAX:
                     self._open.popitem(last=False)
         return reader
+
+    def _sound(self, file: str, nodes: Iterable[str], *, again: bool = False) -> Path | None:
+        """The first copy of a file on this host that is what was written; others are replaced."""
+        damaged: list[str] = []
+        for node in nodes:
+            path = self._find(file, node)
+            if path is None:
+                continue
+            if is_intact(path, again=again):
+                for other in damaged:
+                    with contextlib.suppress(OSError):  # it is full, or the folder is gone
+                        self._paths_of(other).take(path, other, file)
+                return path
+            damaged.append(node)
+        return None
 
     def _find(self, file: str, node: str) -> Path | None:
         if self._is_far(node):
@@ -335,17 +347,24 @@ class Store:
     def _from_afar(
         self, items: Sequence[FileSlice]
     ) -> Iterable[tuple[FileSlice, pa.Table | InputMissingError]]:
-        """Slices that only other hosts have; whole files are copied for the node's executors."""
-        whole = [item for item in items if _is_whole(item)]
-        parts = [item for item in items if not _is_whole(item)]
+        """Slices that only other hosts have; whole files are copied for the node's executors.
+
+        So are those that this node should have: its copy was damaged, or lost.
+        """
+        whole = [item for item in items if _is_whole(item) or self.node in item.locations]
+        parts = [item for item in items if item not in whole]
         with ThreadPoolExecutor(_COPIES_AT_ONCE, "minishark-copy") as pool:
             copied = pool.map(self._copied, whole)
             fetched = self._fetched(parts) if parts else {}
             return [*zip(whole, copied, strict=True), *fetched.items()]
 
+    def _copy_name(self, item: FileSlice) -> str:
+        """The name of this node's copy of another host's file: its own, if it should have one."""
+        return item.file if self.node in item.locations else f"{item.file}@{item.locations[0]}"
+
     def _copied(self, item: FileSlice) -> pa.Table | InputMissingError:
         """A whole file, copied to this node unless another of its executors was faster."""
-        copy = FileSlice(_copy_name(item), (self.node,), checksum=item.checksum)
+        copy = FileSlice(self._copy_name(item), (self.node,), item.first, item.last)
         with self._alone(copy.file):
             reader = self._reader(copy)
             # It may have been dropped, or there is no room: the rows can still be had.
@@ -364,7 +383,7 @@ class Store:
         try:
             with self._raw(name) as sink:
                 self._fetcher.copy(source, file, sink, reader)
-        except InputMissingError:
+        except (InputMissingError, DamagedError):
             return False
         if reader:
             self._fetcher.announce(source, file, reader, name)
@@ -413,6 +432,9 @@ class Store:
         copy = self._paths.find(file, (self.node,))
         if copy is None:
             return None
+        digest = digest_of(item.file)
+        digest = checksum(copy) if digest is None else digest
+        copy = copy.rename(copy.with_name(sealed_name(copy.name, digest)))
         batches = self.read((item,)).to_batches()
         return StoredFile(
             copy,
@@ -513,11 +535,16 @@ class Store:
             self._tables.clear()
 
     def write(
-        self, file: str, schema: pa.Schema, groups: Iterable[Sequence[pa.RecordBatch]]
+        self,
+        file: str,
+        schema: pa.Schema,
+        groups: Iterable[Sequence[pa.RecordBatch]],
+        seal: Seal = Seal.NONE,
     ) -> StoredFile:
         """Write groups of batches to `file` on this node, in shared memory or else on disk.
 
-        A node that joined after the session creates the folder when it first needs it.
+        It gets another name if it is sealed: `StoredFile.named`. A node that joined after the
+        session creates the folder when it first needs it.
 
         Raises:
             FolderMissingError: the folder of `file` does not exist (any more).
@@ -529,7 +556,7 @@ class Store:
         try:
             if self._stores:
                 self._make_folder_of_stranger(file)
-            with FileWriter(memory, disk, schema, self.meter) as writer:
+            with FileWriter(memory, disk, schema, self.meter, seal) as writer:
                 for batches in groups:
                     writer.write(batches)
         except FileNotFoundError as error:
@@ -608,22 +635,6 @@ def _changed(rows: pa.Table, item: FileSlice) -> pa.Table:
 
 def _is_whole(item: FileSlice) -> bool:
     return not item.first and item.last is None and bool(item.locations)
-
-
-def _is_intact(path: Path, item: FileSlice) -> bool:
-    """Whether a file is what it was; one that is damaged is removed, and nobody's any more."""
-    try:
-        is_intact = not item.checksum or checksum(path) == item.checksum
-    except FileNotFoundError:  # removed since
-        return False
-    if not is_intact:
-        path.unlink(missing_ok=True)
-    return is_intact
-
-
-def _copy_name(item: FileSlice) -> str:
-    """The name of a node's copy of another host's file."""
-    return f"{item.file}@{item.locations[0]}"
 
 
 def _locked(file: int) -> bool:

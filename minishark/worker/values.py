@@ -24,6 +24,7 @@ import pyarrow as pa
 from minishark.errors import OptionError
 from minishark.worker.keeping import keeping
 from minishark.worker.protocol import FileSlice, Value
+from minishark.worker.seals import Seal
 from minishark.worker.store import InputMissingError, Store
 
 LARGE_BYTES = 256 << 10
@@ -200,13 +201,13 @@ class LoadedValues:
                 self._values.pop(value, None)
 
 
-def write_file(data: memoryview, file: str, store: Store) -> FileSlice:
+def write_file(data: memoryview, file: str, store: Store, seal: Seal = Seal.ON_DISK) -> FileSlice:
     """Store bytes as a file of this node. Raises as `Store.write` does."""
     # An Arrow file, because that is what hosts fetch from each other.
     buffer = pa.py_buffer(data)
     array = pa.Array.from_buffers(pa.uint8(), len(buffer), [None, buffer])
-    store.write(file, _SCHEMA, [[pa.record_batch([array], schema=_SCHEMA)]])
-    return FileSlice(file, (store.node,))
+    stored = store.write(file, _SCHEMA, [[pa.record_batch([array], schema=_SCHEMA)]], seal)
+    return FileSlice(stored.named(file), (store.node,))
 
 
 def read_file(item: FileSlice, store: Store) -> memoryview:

@@ -8,27 +8,34 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
+import io
 import os
 import shutil
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
-import numpy as np
 import pyarrow as pa
 
 from minishark.errors import ResourceError
 from minishark.worker.paths import follow, temporary_path
+from minishark.worker.seals import (
+    BLOCK_BYTES,
+    Digest,
+    Seal,
+    checksum,
+    digest_of,
+    is_sound,
+    note_sound,
+    sealed_name,
+)
 from minishark.worker.storage import StorageMeter
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a file system without free space."""
 
-_PAGE_BYTES, _PAGE_WORDS = 4096, 512
 _SLACK_BYTES = 8 << 10  # for a file's head and foot
 _COLUMN_SLACK_BYTES = 512  # for a column's description and padding in a batch
 
@@ -39,6 +46,10 @@ def disk_full(error: Exception) -> str:
         "The disk is full: free some of it, or set TMPDIR to a folder on a larger one before "
         f"minishark starts. ({error})"
     )
+
+
+class DamagedError(OSError):
+    """A file came with other bytes than were written."""
 
 
 @contextlib.contextmanager
@@ -72,31 +83,52 @@ class StoredFile:
     rows: int
     on_disk: bool
 
-
-def checksum(path: Path) -> int:
-    """A checksum of a file, which is never 0.
-
-    It finds bits that have flipped, and pages that were lost or changed places, in the time that it
-    takes to read the file: the sum of each page, and a CRC of these sums.
-
-    Raises:
-        OSError: the file is not there.
-    """
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if not size:
-            return 1
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            words = size // _PAGE_BYTES * _PAGE_WORDS
-            whole = np.frombuffer(data, np.uint64, words)
-            sums = whole.reshape(-1, _PAGE_WORDS).sum(axis=1, dtype=np.uint64).tobytes()
-            del whole
-            return zlib.crc32(data[words * 8 :], zlib.crc32(sums, size & 0xFFFFFFFF)) or 1
+    def named(self, file: str) -> str:
+        """The name in the store of a file that was to be called `file`: its seal may be in it."""
+        return f"{file.rpartition('/')[0]}/{self.path.name}"
 
 
 def mapped(stored: StoredFile) -> pa.Table:
     """The rows of a file, memory-mapped without a copy."""
     return pa.ipc.open_file(pa.memory_map(str(stored.path))).read_all()
+
+
+class _SealedFile(io.RawIOBase):
+    """A file that takes the digest of what is written to it, while a cache has that."""
+
+    def __init__(self, path: Path) -> None:
+        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        self._digest = Digest()
+        self._size = 0
+
+    @property
+    def digest(self) -> int:
+        """That of what was written."""
+        return self._digest.value
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        left = view
+        while left:
+            written = left[: os.write(self._handle, left[:BLOCK_BYTES])]
+            self._digest.update(written)
+            left = left[len(written) :]
+        self._size += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        return self._size
+
+    def fileno(self) -> int:
+        return self._handle
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._handle)
+        super().close()
 
 
 class FileWriter:
@@ -106,9 +138,15 @@ class FileWriter:
     """
 
     def __init__(
-        self, memory: Path, disk: Path, schema: pa.Schema, meter: StorageMeter | None
+        self,
+        memory: Path,
+        disk: Path,
+        schema: pa.Schema,
+        meter: StorageMeter | None,
+        seal: Seal = Seal.NONE,
     ) -> None:
         """Write to a path in shared memory, the same as `disk` where there is none, or to disk."""
+        self._seal = seal
         self._paths = {False: memory, True: disk}
         self._schema = schema
         self._meter = None if memory == disk else meter
@@ -116,7 +154,7 @@ class FileWriter:
         self._bytes = 0
         self._rows = 0
         self._temporary: Path | None = None
-        self._sink: pa.OSFile | None = None
+        self._sink: pa.OSFile | _SealedFile | None = None
         self._writer: pa.RecordBatchFileWriter | None = None
         self.stored: StoredFile | None = None
 
@@ -159,14 +197,18 @@ class FileWriter:
                     self._move_to_disk()
         return self._opened()[1]
 
-    def _opened(self) -> tuple[pa.OSFile, pa.RecordBatchFileWriter]:
+    def _opened(self) -> tuple[pa.OSFile | _SealedFile, pa.RecordBatchFileWriter]:
         if self._sink is None or self._writer is None:
             path = self._paths[self._on_disk]
             if self._on_disk:
                 follow(self._paths[False].parent, path.parent)
             self._temporary = temporary_path(path)
-            self._sink = pa.OSFile(str(self._temporary), "wb")
-            self._writer = pa.ipc.new_file(self._sink, self._schema)
+            if self._seal is Seal.ALWAYS:
+                self._sink = _SealedFile(self._temporary)
+                self._writer = pa.ipc.new_file(pa.PythonFile(self._sink, "w"), self._schema)
+            else:
+                self._sink = pa.OSFile(str(self._temporary), "wb")
+                self._writer = pa.ipc.new_file(self._sink, self._schema)
         return self._sink, self._writer
 
     def _move_to_disk(self) -> None:
@@ -209,14 +251,20 @@ class FileWriter:
         os.ftruncate(sink.fileno(), sink.tell())
         sink.close()
         assert self._temporary is not None
-        path = self._temporary.rename(self._paths[self._on_disk])
+        path = self._path()
+        if isinstance(sink, _SealedFile):
+            path = path.with_name(sealed_name(path.name, sink.digest))
+        elif self._seal is Seal.ON_DISK and self._on_disk:
+            path = path.with_name(sealed_name(path.name, checksum(self._temporary)))
+        self._temporary.rename(path)
         self.stored = StoredFile(path, self._bytes, self._rows, self._on_disk)
 
 
 class RawFile:
     """A file that is copied as bytes; a context manager, after which it has its name.
 
-    It is removed if the block fails, or if fewer bytes came than were announced.
+    It is removed if the block fails, or if other bytes came than were announced, or than its name
+    has the digest of.
     """
 
     def __init__(self, memory: Path, disk: Path, meter: StorageMeter) -> None:
@@ -286,6 +334,10 @@ class RawFile:
                 if self._file.tell() != self._size:
                     message = f"{self._path.name} came with {self._file.tell()} bytes"
                     raise OSError(f"{message} of {self._size}")
+                if digest_of(self._path.name) is not None:
+                    if not is_sound(self._temporary, self._path.name):
+                        raise DamagedError(f"{self._path.name} came damaged")
+                    note_sound(self._temporary)
                 self._meter.note(self._size)
                 self._temporary.rename(self._path)
         finally:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from minishark.cluster import wire
 from minishark.cluster.membership import Change
 from minishark.worker.protocol import FileSlice, StoreLocation
+from minishark.worker.seals import Seal
 from minishark.worker.store import FolderMissingError, InputMissingError, Store
 from minishark.worker.visible_rows import with_numbers, without_deleted
 from minishark.worker.writing import StoredFile
@@ -147,8 +148,13 @@ class SimulatedStore(Store):
         return None
 
     def write(
-        self, file: str, schema: pa.Schema, groups: Iterable[Sequence[pa.RecordBatch]]
+        self,
+        file: str,
+        schema: pa.Schema,
+        groups: Iterable[Sequence[pa.RecordBatch]],
+        seal: Seal = Seal.NONE,
     ) -> StoredFile:
+        del seal  # bytes don't change here
         disk = self._disks.by_name[self.node]
         folder = file.rpartition("/")[0]
         if not disk.knows(file):

@@ -270,9 +270,6 @@ class SimulatedSlot(Machine[SlotIn | _Step]):
             OutputKind.RESULT: outputs.result,
         }[stage.output]
         payload = task.payload
-        if payload.name:  # there is no real file of which to take a checksum
-            stage = structs.replace(stage, folder=stage.kept, prefix=f"{payload.name}-")
-            payload = structs.replace(payload, name="")
         with rows.to_reader() as reader:
             task.outcome = put(stage, payload, reader)
         return True

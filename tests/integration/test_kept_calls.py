@@ -263,6 +263,7 @@ def test_results_that_are_not_read_yet_stay_with_the_nodes(
 def _damage(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
+    path.chmod(0o600)
     path.write_bytes(data)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from spark_snippets import ANSWERS, answer, names
 
-from minishark.errors import DataValueError
+from minishark.errors import DataValueError, QueryError
 from minishark.spark import Row, Window, functions
 from minishark.spark import session as spark_session
 
@@ -25,9 +25,6 @@ DIFFERENT = {
         "SELECT count_if(x % 2 = 0), sum(IF",
         "SELECT 1.0 / 3",
         "SELECT typeof(a + b)",
-    ),
-    "silently: a date plus an interval of Columns is a timestamp": (
-        'people.select((F.col("hired") + F.expr("INTERVAL 1 DAY"))',
     ),
     "silently: a union of numbers and texts is of texts": ("SELECT 1 AS a UNION ALL SELECT 'x'",),
     "silently: UTC has another name": ("SELECT from_utc_timestamp(",),
@@ -234,11 +231,50 @@ def test_what_is_not_there_is_an_error(text: str, told: str, given: dict[str, An
         assert value is None
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("CAST(named_struct('a', id) AS STRING) FROM range(1)", r"write to_json\(\), or cast"),
+        ("CAST(map('a', 1) AS STRING)", r"write to_json\(\), or cast"),
+        ("CAST(array(array(1)) AS STRING)", r"write to_json\(\), or cast"),
+        ("'2' * '3'", "both operands are texts; cast one of them"),
+        ("* FROM VALUES (1, 2) AS l(a, b) NATURAL JOIN VALUES (2, 3) AS r(b, c)", "JOIN ... USING"),
+    ],
+)
+def test_what_would_differ_silently_is_refused(text: str, told: str, given: dict[str, Any]) -> None:
+    """With what to write instead."""
+    with pytest.raises((DataValueError, QueryError), match=told):
+        given["spark"].sql(f"SELECT {text}").collect()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('spark.range(2).agg(F.expr("sum(id)"), F.expr("try_sum(id * 2)"))',
+         [("sum(id)", "bigint"), ("try_sum((id * 2))", "bigint")]),
+        ('people.agg(F.sum("age"), F.avg("tags"), F.sum(F.col("age") * 2))',
+         [("sum(age)", "bigint"), ("avg(CAST(tags AS DOUBLE))", "double"),
+          ("sum((age * 2))", "bigint")]),
+        ('people.select(F.udf(lambda: "7")().cast("int").alias("u"))', [("u", "int")]),
+        ('people.select(F.col("salary").cast("string"), F.split("tags", ",")[0].alias("t"))',
+         [("salary", "string"), ("t", "string")]),
+        ('people.select((F.col("hired") + F.expr("INTERVAL 1 DAY")).alias("d"))', [("d", "date")]),
+    ],
+)  # fmt: skip
+def test_names_and_types_of_columns(text: str, expected: Any, given: dict[str, Any]) -> None:
+    """Those of Spark's, also of functions of constants, which are not called for that."""
+    frame = eval(text, given)
+    assert expected == frame.dtypes
+    assert [name for name, _ in expected] == frame.schema.names
+
+
 def test_files_are_tables_in_text(given: dict[str, Any], tmp_path: Path) -> None:
     """By the name of their format, one or a folder of them."""
     spark = given["spark"]
     spark.range(3).write.parquet(f"{tmp_path}/one.parquet")
     spark.range(3).repartition(2).write.parquet(f"{tmp_path}/many")
+    spark.range(1).write.parquet(f"{tmp_path}/many", mode="overwrite")
+    spark.range(3).write.parquet(f"{tmp_path}/many", mode="overwrite", partitionBy=None)
     for name in ("one.parquet", "many"):
         ((total,),) = spark.sql(f"SELECT sum(id) FROM parquet.`{tmp_path}/{name}`").collect()
         assert total == 3

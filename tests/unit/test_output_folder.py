@@ -18,7 +18,7 @@ from minishark.worker.protocol import KeptOutput, TaskOutcome
 
 def output() -> KeptOutput:
     """An output in a file."""
-    outcome = TaskOutcome(figures=TaskFigures(rows=1, bytes=10), file="f", checksum=7)
+    outcome = TaskOutcome(figures=TaskFigures(rows=1, bytes=10), file="f")
     return KeptOutput(outcome=outcome, node="n", identity="i", made_s=1.5, made_by="query 1")
 
 

@@ -23,7 +23,7 @@ from minishark.cluster.outputs import (
 from minishark.model.events.figures import TaskFigures
 from minishark.query.reuse import Reuse
 from minishark.worker.protocol import KeptOutput, StoreLocation, TaskOutcome
-from minishark.worker.writing import checksum
+from minishark.worker.seals import checksum
 
 NODES = tuple(f"node-{i}" for i in range(5))
 

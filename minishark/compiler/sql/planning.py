@@ -742,7 +742,14 @@ class PlanningDatabase:
             schema = self._remembered.schemas.get(bound) if bound is not None else None
             if schema is None:
                 with _query_errors(), self._seen():
-                    schema = self._con.sql(sql).limit(0).to_arrow_table().schema
+                    try:
+                        schema = self._con.sql(sql).limit(0).to_arrow_table().schema
+                    except duckdb.InvalidInputException:
+                        if not self.calls_python(sql):
+                            raise
+                        bound = self.bind(sql)  # without a call of functions of constants
+                        nulls = ", ".join(f"NULL::{column.type}" for column in bound.schema)
+                        schema = self._con.sql(f"SELECT {nulls}").to_arrow_table().schema
                 if bound is not None:  # DuckDB numbers columns of one name, which rows keep
                     named = zip(schema, bound.schema, strict=True)
                     schema = pa.schema([field.with_name(column.name) for field, column in named])

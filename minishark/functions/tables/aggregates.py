@@ -62,7 +62,15 @@ AGGREGATES = (
     T("stddev(col)", "@stddev_samp({col})", "The standard deviation of a sample."),
     T("some(col)", "@bool_or({col})", "Whether it is true in any row."),
     T("every(col)", "@bool_and({col})", "Whether it is true in all rows."),
-    T("percentile(col, percentage: value)", "@quantile_cont({col}, {percentage})", "A quantile."),
+    T(
+        "percentile(col, percentage: value, frequency=None)",
+        (
+            "@quantile_cont({col}, {percentage})",
+            "list_aggregate(flatten(@list(list_transform(range({frequency}), lambda i_: {col}))),"
+            " 'quantile_cont', {percentage})",
+        ),
+        "A quantile, also of values of which each is there several times.",
+    ),
     T(
         "vector_sum(col)",
         _BY_ELEMENT.replace("{each}", "list_sum"),

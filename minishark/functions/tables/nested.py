@@ -87,8 +87,9 @@ NESTED = (
     T(
         "array_join(col, delimiter: value, null_replacement: value = None)",
         (
-            "array_to_string({col}, {delimiter})",
-            "CASE WHEN {null_replacement} IS NOT NULL THEN array_to_string(list_transform({col},"
+            "CASE WHEN {delimiter} IS NOT NULL THEN array_to_string({col}, {delimiter}) END",
+            "CASE WHEN {delimiter} IS NOT NULL AND {null_replacement} IS NOT NULL THEN"
+            " array_to_string(list_transform({col},"
             " lambda x_: coalesce(x_, {null_replacement})), {delimiter}) END",
         ),
         "The elements joined to one text, without NULLs, or with a text for each.",
@@ -96,6 +97,7 @@ NESTED = (
     T(
         "slice(x, start, length)",
         "CASE WHEN {start} < 0 AND -{start} > len({x}) THEN {x}[1:0]"
+        " WHEN {start} < 0 AND {length} > -{start} THEN {x}[{start}:]"
         " ELSE {x}[{start}:{start} + {length} - 1] END",
         "`length` elements from the one at `start`, counted from 1, or from the end.",
     ),

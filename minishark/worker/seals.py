@@ -1,0 +1,157 @@
+"""Digests of stored files, which their names carry: what gets one, and when it is compared.
+
+    tables/7/0-5f3a9c10-2~9c41d07be2a6f013.arrow
+
+A file that stays is sealed when it is written: a table's partition, an output or result with a
+name. So is what goes to disk. What tasks hand to each other in shared memory is not: it lives for
+moments, where nothing but the memory itself could damage it.
+
+A seal is compared once on each host: before the first row of the file is read there, or when it has
+come from another host. That it was is noted in the file's permissions, which copies don't take
+along. A file whose bytes have changed is removed, and so is lost: readers turn to its replicas.
+What happens to it later, while processes have it mapped, is not noticed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import re
+import stat
+import sys
+import zlib
+from enum import Enum
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+_PAGE_BYTES, _PAGE_WORDS = 4096, 512
+BLOCK_BYTES = 256 << 10
+"""A processor's cache has room for so much, which is read twice, or just after it was written."""
+
+_seal = re.compile(r"~([0-9a-f]{16})(?=[.@]|$)").search
+
+
+class Seal(Enum):
+    """Which files get a digest when they are written."""
+
+    NONE = "none"
+    ON_DISK = "on disk"
+    """Those for which there is no room in shared memory."""
+    ALWAYS = "always"
+
+
+class Digest:
+    """A digest of bytes as they come, of 64 bits.
+
+    It finds bits that have flipped, and words or pages that were lost or changed places, in about
+    the time that it takes to read them: a CRC of the sums of all pages, and one of the sums of the
+    words at each place in a page. What leaves both as they are changes four words at least.
+    """
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._by_page = 0
+        self._places = np.zeros(_PAGE_WORDS, np.uint64)
+        self._begun = memoryview(bytearray(_PAGE_BYTES))  # a page that is not complete
+        self._filled = 0
+
+    def update(self, data: memoryview) -> None:
+        """Add the next bytes."""
+        self._size += len(data)
+        if self._filled:
+            part = data[: _PAGE_BYTES - self._filled]
+            self._begun[self._filled : self._filled + len(part)] = part
+            self._filled += len(part)
+            data = data[len(part) :]
+            if self._filled < _PAGE_BYTES:
+                return
+            self._add(np.frombuffer(self._begun, np.uint64))
+        whole = len(data) // _PAGE_BYTES * _PAGE_BYTES
+        for first in range(0, whole, BLOCK_BYTES):
+            count = min(BLOCK_BYTES, whole - first) // 8
+            self._add(np.frombuffer(data, np.uint64, count, first))
+        self._filled = len(data) - whole
+        self._begun[: self._filled] = data[whole:]
+
+    def _add(self, words: NDArray[np.uint64]) -> None:
+        pages = words.reshape(-1, _PAGE_WORDS)
+        self._by_page = zlib.crc32(pages.sum(axis=1).tobytes(), self._by_page)
+        self._places += pages.sum(axis=0)
+
+    @property
+    def value(self) -> int:
+        """The digest of all bytes until now."""
+        rest = self._size.to_bytes(8, "little") + self._begun[: self._filled].tobytes()
+        return zlib.crc32(rest, self._by_page) << 32 | zlib.crc32(self._places.tobytes())
+
+
+def checksum(path: Path) -> int:
+    """The digest of a file.
+
+    Raises:
+        OSError: the file is not there.
+    """
+    digest = Digest()
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size:
+            with (
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+                memoryview(data) as view,
+            ):
+                digest.update(view)
+    return digest.value
+
+
+def sealed_name(file: str, digest: int) -> str:
+    """A file's name with the digest of its bytes."""
+    folder, slash, name = file.rpartition("/")
+    stem, dot, suffix = name.partition(".")
+    return f"{folder}{slash}{stem}~{digest:016x}{dot}{suffix}"
+
+
+def digest_of(file: str) -> int | None:
+    """The digest that a file's name carries, or that of its copy; None if it has none."""
+    found = _seal(file.rpartition("/")[2])
+    return None if found is None else int(found[1], 16)
+
+
+def is_sound(path: Path, name: str) -> bool:
+    """Whether a file has the bytes for which the name that it has, or is to get, was made.
+
+    Raises:
+        OSError: the file is not there.
+    """
+    digest = digest_of(name)
+    return digest is None or checksum(path) == digest
+
+
+def is_intact(path: Path, *, again: bool = False) -> bool:
+    """Whether a file can be read; one that is damaged is removed, and nobody's any more.
+
+    With `again`, it is looked at even if somebody on this host has done so before.
+    """
+    if digest_of(path.name) is None:
+        return True
+    try:
+        before = path.stat()
+        if not again and not before.st_mode & stat.S_IWUSR:
+            return True
+        if is_sound(path, path.name):
+            note_sound(path)
+            return True
+        if path.stat().st_ino == before.st_ino:  # nobody has put another one in its place
+            path.unlink()
+    except FileNotFoundError:  # removed since
+        return False
+    sys.stderr.write(f"{path} was damaged: it has other bytes than were written.\n")
+    sys.stderr.flush()
+    return False
+
+
+def note_sound(path: Path) -> None:
+    """A file's bytes are those that were written: it need not be looked at again on this host."""
+    with contextlib.suppress(PermissionError):  # another user's: it is looked at each time
+        path.chmod(stat.S_IRUSR)

@@ -1,0 +1,323 @@
+"""Seals of stored files: whatever changes in a file is found before a row of it is read."""
+
+from __future__ import annotations
+
+import random
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from minishark.cluster.connections import Connections
+from minishark.cluster.remote_files import RemoteFiles
+from minishark.cluster.service import Service
+from minishark.worker import seals
+from minishark.worker.paths import StorePaths
+from minishark.worker.protocol import FileSlice, StoreLocation
+from minishark.worker.seals import Digest, Seal, checksum, digest_of, is_intact, sealed_name
+from minishark.worker.storage import StorageMeter
+from minishark.worker.store import InputMissingError, Store
+from minishark.worker.writing import DamagedError, RawFile, StoredFile
+
+FOLDER = "s-1/tables/0"
+FILE = f"{FOLDER}/0.arrow"
+ROWS = pa.table({"x": range(3_000), "t": [f"text {i}" for i in range(3_000)]})
+_PAGE = 4096
+
+Damage = Callable[[bytearray, random.Random], bytearray]
+
+
+def flipped(data: bytearray, chance: random.Random, bits: int = 1) -> bytearray:
+    """Some bits are others, the same one in no two bytes of a page."""
+    for _ in range(bits):
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    return data
+
+
+def flipped_both_ways(data: bytearray, chance: random.Random) -> bytearray:
+    """A bit is set in a word of a page, and the same one cleared in another word."""
+    page, mask = chance.randrange(len(data) // _PAGE) * _PAGE, 1 << chance.randrange(8)
+    places = range(page + chance.randrange(8), page + _PAGE, 8)
+    one = next((i for i in places if data[i] & mask), None)
+    other = next((i for i in places if not data[i] & mask), None)
+    for place in (one, other):
+        data[place or 0] ^= mask
+    return data
+
+
+def cut(data: bytearray, chance: random.Random) -> bytearray:
+    """The end is not there."""
+    return data[: chance.randrange(len(data))]
+
+
+def torn(data: bytearray, chance: random.Random) -> bytearray:
+    """The end was never written, and is zeros."""
+    first = chance.randrange(len(data) - 8)
+    return data[:first] + bytes(len(data) - first)
+
+
+def lost_page(data: bytearray, chance: random.Random) -> bytearray:
+    """A page was never written."""
+    first = chance.randrange(len(data) // _PAGE) * _PAGE
+    data[first : first + _PAGE] = bytes(_PAGE)
+    return data
+
+
+def moved(data: bytearray, chance: random.Random) -> bytearray:
+    """Two pages have changed places."""
+    one, other = (i * _PAGE for i in chance.sample(range(len(data) // _PAGE), 2))
+    first, second = data[one : one + _PAGE], data[other : other + _PAGE]
+    data[one : one + _PAGE], data[other : other + _PAGE] = second, first
+    return data
+
+
+def longer(data: bytearray, chance: random.Random) -> bytearray:
+    """Bytes of another file follow."""
+    return data + chance.randbytes(chance.randrange(1, 100))
+
+
+DAMAGES: tuple[Damage, ...] = (
+    flipped, lambda data, chance: flipped(data, chance, 3), flipped_both_ways, cut, torn, lost_page,
+    moved, longer,
+)  # fmt: skip
+
+
+def damage(path: Path, how: Damage, chance: random.Random) -> bool:
+    """Damage a file in place, as its inode stays; whether it has other bytes then."""
+    sound = path.read_bytes()
+    data = bytes(how(bytearray(sound), chance))
+    path.chmod(0o600)
+    with path.open("r+b") as file:
+        file.truncate(len(data))
+        file.write(data)
+    return data != sound
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> StorePaths:
+    """Folders of the nodes n0 and n1."""
+    tmp_path.chmod(0o700)
+    found = StorePaths(tmp_path / "memory", tmp_path / "disk")
+    found.memory.mkdir()
+    found.make(FOLDER, ("n0", "n1"))
+    return found
+
+
+def write(store: Store, seal: Seal = Seal.ALWAYS) -> tuple[StoredFile, FileSlice]:
+    """A file of a node."""
+    stored = store.write(FILE, ROWS.schema, [ROWS.to_batches(1_000)], seal)
+    return stored, FileSlice(stored.named(FILE), (store.node,))
+
+
+def test_a_digest_does_not_depend_on_how_bytes_come(tmp_path: Path) -> None:
+    """In any pieces, it is that of the file."""
+    chance = random.Random(1)
+    for size in (0, 1, 8, 4095, 4096, 4097, 1 << 18, (1 << 18) + 5, 700_001):
+        data = chance.randbytes(size)
+        path = tmp_path / "a"
+        path.write_bytes(data)
+        for most in (7, 5_000, 1 << 20):
+            digest, left = Digest(), memoryview(data)
+            while left:
+                count = chance.randrange(1, most)
+                digest.update(left[:count])
+                left = left[count:]
+            assert checksum(path) == digest.value
+
+
+def test_all_damages_are_found(paths: StorePaths) -> None:
+    """Flipped bits and torn writes, wherever they are: the rows are missing, never others."""
+    chance = random.Random(7)
+    for number in range(200):
+        stored, item = write(Store(paths, "n0"))
+        if not damage(stored.path, DAMAGES[number % len(DAMAGES)], chance):
+            continue
+        with pytest.raises(InputMissingError, match="on none of the nodes"):
+            Store(paths, "n0").read((item,))
+        assert not stored.path.exists()
+
+
+def test_a_name_carries_the_digest(paths: StorePaths) -> None:
+    """Of the file, wherever copies of it are; other names have none."""
+    stored, item = write(Store(paths, "n0"))
+    found = checksum(stored.path)
+    assert [found, found] == [digest_of(item.file), digest_of(f"{item.file}@n7")]
+    assert found == digest_of(sealed_name("a/b", found))
+    assert [None, None] == [digest_of("a~0123456789abcdef/b.arrow"), digest_of("a/b~c.arrow")]
+    assert ROWS == Store(paths, "n0").read((item,))
+
+
+def test_a_file_is_looked_at_once_on_a_host(
+    paths: StorePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whoever reads it first; its copies are looked at again."""
+    stored, item = write(Store(paths, "n0"))
+    seen: list[str] = []
+
+    def looked(path: Path, name: str) -> bool:
+        seen.append(name)
+        return True
+
+    monkeypatch.setattr(seals, "is_sound", looked)
+    for _ in range(2):
+        assert ROWS == Store(paths, "n0").read((item,))
+    assert [stored.path.name] == seen
+    assert not stored.path.stat().st_mode & stat.S_IWUSR
+    copy = stored.path.with_name("copy" + stored.path.name)
+    copy.write_bytes(stored.path.read_bytes())
+    assert is_intact(copy)
+    assert [stored.path.name, copy.name] == seen
+
+
+def test_what_passes_through_memory_has_no_seal(paths: StorePaths, tmp_path: Path) -> None:
+    """Outputs for the next stage have one if there was no room for them there."""
+    stored, _ = write(Store(paths, "n0"), Seal.ON_DISK)
+    assert paths.memory / "n0" / FILE == stored.path
+    meter = StorageMeter(paths.memory / "n0", 0)
+    for seal in (Seal.ON_DISK, Seal.ALWAYS):
+        spilled, item = write(Store(paths, "n1", meter=meter), seal)
+        assert spilled.on_disk
+        assert checksum(spilled.path) == digest_of(item.file)
+        assert ROWS == Store(paths, "n1").read((item,))
+
+
+def test_a_file_that_moves_to_disk_keeps_its_digest(paths: StorePaths) -> None:
+    """What was written before and after there was room."""
+    store = Store(paths, "n0")
+    room = [True]
+    store.meter.has_room = lambda _: room.pop() if room else False  # type: ignore[method-assign]
+    groups = [[batch] for batch in ROWS.to_batches(1_000)]
+    stored = store.write(FILE, ROWS.schema, groups, Seal.ALWAYS)
+    assert stored.on_disk
+    assert checksum(stored.path) == digest_of(stored.path.name)
+
+
+def test_a_damaged_copy_is_replaced_by_another_of_the_host(paths: StorePaths) -> None:
+    """By that in another node's folder, if it is not the same file."""
+    stored, item = write(Store(paths, "n0"))
+    other = paths.memory / "n1" / item.file
+    other.write_bytes(stored.path.read_bytes())
+    assert damage(stored.path, flipped, random.Random(3))
+    both = FileSlice(item.file, ("n0", "n1"))
+    assert ROWS == Store(paths, "n0").read((both,))
+    assert checksum(stored.path) == digest_of(item.file)
+    assert ROWS == Store(paths, "n0").read((item,))
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Two hosts, each with a node that serves its files."""
+
+    here: Store
+    there: Store
+    here_paths: StorePaths
+    there_paths: StorePaths
+    nodes: tuple[StoreLocation, StoreLocation]
+    files: RemoteFiles
+
+    def again(self) -> Store:
+        """The first node's store, as another executor sees it."""
+        found = Store(self.here_paths, "n0", "here", self.files)
+        found.meet(self.nodes)
+        return found
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    """n0 is on the host `here`, n1 on `there`."""
+    tmp_path.chmod(0o700)
+    found: list[tuple[StorePaths, Service, StoreLocation]] = []
+    for node, host in (("n0", "here"), ("n1", "there")):
+        paths = StorePaths(tmp_path / host, tmp_path / host)
+        paths.memory.mkdir()
+        paths.make(FOLDER, (node,))
+        service = Service(f"ipc://{tmp_path}/{host}.sock", paths, node)
+        service.start()
+        place = StoreLocation(node, host, str(paths.memory), str(paths.disk), service.endpoint)
+        found.append((paths, service, place))
+    connections = Connections()
+    files, nodes = RemoteFiles(connections), (found[0][2], found[1][2])
+    stores = []
+    for (paths, _, place), node in zip(found, nodes, strict=True):
+        store = Store(paths, node.name, place.host, files)
+        store.meet(nodes)
+        stores.append(store)
+    yield Hosts(*stores, found[0][0], found[1][0], nodes, files)
+    connections.close()
+    for _, service, _ in found:
+        service.stop()
+
+
+def replicated(hosts: Hosts) -> FileSlice:
+    """A file that both nodes have."""
+    stored, item = write(hosts.here)
+    there = hosts.there_paths.memory / "n1" / item.file
+    there.write_bytes(stored.path.read_bytes())
+    return FileSlice(item.file, ("n0", "n1"))
+
+
+@pytest.mark.parametrize("part", [(0, None), (1, 2)])
+def test_a_damaged_copy_is_replaced_from_another_host(
+    hosts: Hosts, part: tuple[int, int | None]
+) -> None:
+    """Whoever reads it, or a part of it, gets the rows, and the node has the file again."""
+    chance = random.Random(5)
+    for number in range(2 * len(DAMAGES)):
+        item = replicated(hosts)
+        own = hosts.here_paths.memory / "n0" / item.file
+        if not damage(own, DAMAGES[number % len(DAMAGES)], chance):
+            continue
+        first, last = part
+        expected = pa.Table.from_batches(ROWS.to_batches(1_000)[first:last])
+        asked = FileSlice(item.file, item.locations, first, last)
+        assert expected == hosts.again().read((asked,))
+        assert checksum(own) == digest_of(item.file)
+        assert expected == hosts.again().read((asked,))
+
+
+@pytest.mark.parametrize("part", [(0, None), (1, 2)])
+def test_no_host_sends_what_is_damaged(hosts: Hosts, part: tuple[int, int | None]) -> None:
+    """Neither the file nor a part of it; it is nobody's any more."""
+    item = replicated(hosts)
+    there = hosts.there_paths.memory / "n1" / item.file
+    (hosts.here_paths.memory / "n0" / item.file).unlink()
+    assert damage(there, flipped, random.Random(2))
+    with pytest.raises(InputMissingError, match="on none of the nodes n1"):
+        hosts.again().read((FileSlice(item.file, ("n1",), *part),))
+    assert not there.exists()
+    with pytest.raises(InputMissingError):
+        hosts.again().read((item,))
+
+
+def test_what_is_damaged_both_here_and_there_is_lost(hosts: Hosts) -> None:
+    """It is missing: no rows come."""
+    item, chance = replicated(hosts), random.Random(4)
+    places = ((hosts.here_paths, "n0"), (hosts.there_paths, "n1"))
+    for paths, node in places:
+        assert damage(paths.memory / node / item.file, flipped, chance)
+    with pytest.raises(InputMissingError, match="on none of the nodes n0, n1"):
+        hosts.again().read((item,))
+    assert [False, False] == [(p.memory / node / item.file).exists() for p, node in places]
+
+
+def test_a_file_that_comes_damaged_is_not_kept(paths: StorePaths) -> None:
+    """Its name says what was sent."""
+    store = Store(paths, "n0")
+    stored, item = write(store)
+    data = bytearray(stored.path.read_bytes())
+    target = paths.memory / "n1" / item.file
+    data[100] ^= 1
+    with (
+        pytest.raises(DamagedError, match="came damaged"),
+        RawFile(target, target, store.meter) as file,
+    ):
+        file.write(memoryview(data), len(data))
+    assert [] == list(target.parent.iterdir())
+    data[100] ^= 1
+    with RawFile(target, target, store.meter) as file:
+        file.write(memoryview(data), len(data))
+    assert data == target.read_bytes()
+    assert not target.stat().st_mode & stat.S_IWUSR
