@@ -106,10 +106,16 @@ class Reuse:
         for name, output in others.items():
             self._put(name, output)
         there = shared.lease({**held, **others})
+        waiting: list[tuple[Waiter, KeptOutput]] = []
         with self._lock:
             for name in (*held, *others):
                 if name not in there and name in self._kept:
                     self._forget(name)
+            # Who has claimed it may take it, too, and then compute nothing.
+            for name in (name for name in others if name in there):
+                waiting += [(tell, others[name]) for tell in self._claims.pop(name, ("", []))[1]]
+        for tell, output in waiting:
+            tell(output)
         return self._take(there)
 
     def absent(self, names: Sequence[str]) -> frozenset[str]:
@@ -162,7 +168,10 @@ class Reuse:
     def keep(self, outputs: Mapping[str, KeptOutput]) -> None:
         """Outputs were computed; those who wait for them hear of them."""
         for name, output in outputs.items():
-            for tell in self._put(name, output):
+            self._put(name, output)
+            with self._lock:
+                _, waiting = self._claims.pop(name, ("", []))
+            for tell in waiting:
                 tell(output)
         with self._lock:
             gone = self._over(self.quota_bytes)
@@ -170,15 +179,13 @@ class Reuse:
         if self.shared is not None:
             self.shared.keep(outputs)
 
-    def _put(self, name: str, output: KeptOutput) -> list[Waiter]:
+    def _put(self, name: str, output: KeptOutput) -> None:
         with self._lock:
             old = self._kept.pop(name, None)
             self._bytes += _size(output) - (_size(old) if old is not None else 0)
             self._kept[name] = output
-            _, waiting = self._claims.pop(name, ("", []))
         if old is not None and old.outcome.file not in (None, output.outcome.file):
             self._remove([old])
-        return waiting
 
     def lost(self, files: Collection[str]) -> None:
         """Files are gone, or damaged."""

@@ -225,6 +225,24 @@ def test_a_session_takes_what_nodes_have() -> None:
     assert {"a"} == set(reuse.take(["a", "b"]))
 
 
+def test_who_waits_for_an_output_is_told_that_another_session_has_it() -> None:
+    """Who has claimed it may have found it there, too; not if its node has it no more."""
+    nodes = Nodes()
+    reuse = Reuse(folder=FOLDER, quota_bytes=1 << 30, remove=lambda _: None, shared=nodes)
+    other = Reuse(folder=FOLDER, quota_bytes=1 << 30, remove=lambda _: None, shared=nodes)
+    told: list[tuple[str, KeptOutput | None]] = []
+    for name in ("a", "b"):
+        assert reuse.claim(name, "one", lambda _: None)
+        assert not reuse.claim(name, "two", lambda each, name=name: told.append((name, each)))  # type: ignore[misc]
+    made = {"a": output("fa"), "b": output("fb")}
+    other.keep(made)
+    nodes.gone.add("fb")
+    assert {"a"} == set(reuse.take(["a", "b"]))
+    assert [("a", made["a"])] == told
+    reuse.disclaim({"a": "one", "b": "one"})
+    assert [("a", made["a"]), ("b", None)] == told
+
+
 def test_who_waits_for_an_output_is_told() -> None:
     """Once it is there, or its query gives up; one of them may compute it then."""
     reuse = Reuse(folder=FOLDER, quota_bytes=1 << 30, remove=lambda _: None)
