@@ -13,6 +13,7 @@ from typing import Any
 import duckdb
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
@@ -120,6 +121,19 @@ def test_others_read_what_was_written(session: Session, folder: Path) -> None:
     frame = pl.scan_iceberg(table).select("i", "e", "v", "s").sort("i").collect()
     some = plain.execute("SELECT i, e, v, s FROM every ORDER BY i").fetchall()
     assert frame.rows() == some
+
+
+def test_data_files_have_page_checksums(session: Session, folder: Path) -> None:
+    """Readers that verify them find a flipped bit in the values of a column."""
+    session.sql("CREATE TABLE s.pages AS SELECT hash(i) AS h FROM range(1000) r(i)")
+    (file,) = _files(folder, "pages")
+    assert 1000 == pq.read_table(file, page_checksum_verification=True).num_rows
+    data = bytearray(file.read_bytes())
+    data[len(data) // 3] ^= 4
+    file.write_bytes(data)
+    with pytest.raises(OSError, match="CRC checksum"):
+        pq.read_table(file, page_checksum_verification=True)
+    session.sql("DROP TABLE s.pages")
 
 
 @pytest.mark.slow

@@ -136,6 +136,7 @@ class _File:
                 compression="none" if codec == "uncompressed" else codec,
                 compression_level=int(level) if level else None,
                 store_decimal_as_integer=True,
+                write_page_checksum=True,
             )
 
     @property
