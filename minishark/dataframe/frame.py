@@ -858,13 +858,14 @@ class DataFrame(Frame, CamelCase):
 
     # Plans and metrics
 
-    def explain(self, mode: str | bool = "all") -> None:
+    def explain(self, mode: str | bool = "all", *, extended: str | bool | None = None) -> None:
         """Print how the query runs; `plan_text` returns it.
 
         Args:
             mode: see `plan_text`.
+            extended: PySpark's name of `mode`.
         """
-        print(self.plan_text(mode))  # noqa: T201 - what the user asked for
+        print(self.plan_text(mode if extended is None else extended))  # noqa: T201 - what the user asked for
 
     def plan_text(self, mode: str | bool = "all") -> PlanText:
         """How the query runs, as text.

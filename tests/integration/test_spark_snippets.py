@@ -289,6 +289,7 @@ def test_files_are_tables_in_text(given: dict[str, Any], tmp_path: Path) -> None
         ('people.select(F.create_map(F.lit(1), F.lit("a"))[1]).first()[0]', "a"),
         ('people.sortWithinPartitions(-1).select("name").first()[0]', "d"),
         ("people.localCheckpoint(False).count()", 4),
+        ("people.explain(extended=True)", None),
         ("people.agg(F.expr(\"any(sex = 'f')\")).first()[0]", True),
         ('people.agg(F.percentile_approx("age", F.lit(0.5), F.lit(100))).first()[0]', 30),
         ('people.select(F.to_unix_timestamp(F.lit("2024+01"), F.col("f"))).first()[0]', 1704067200),

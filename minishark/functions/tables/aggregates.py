@@ -63,7 +63,7 @@ AGGREGATES = (
     T("some(col)", "@bool_or({col})", "Whether it is true in any row."),
     T("every(col)", "@bool_and({col})", "Whether it is true in all rows."),
     T(
-        "percentile(col, percentage: value, frequency=None)",
+        "percentile(col, percentage: value, frequency: value = None)",
         (
             "@quantile_cont({col}, {percentage})",
             "list_aggregate(flatten(@list(list_transform(range({frequency}), lambda i_: {col}))),"
