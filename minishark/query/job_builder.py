@@ -284,6 +284,10 @@ def function_bytes(schema: Schema, rows: float, read_bytes: float) -> int:
     return int(_FUNCTION_COPIES * (min(size, read_bytes) if read_bytes else size))
 
 
+_DEAR_SQL_CHARS = 1_000
+"""A shorter fragment is planned in less time than a choice of one node instead of two costs."""
+
+
 def _usual_node(stage: Stage, placement: Placement) -> str:
     """The node that always runs a stage of one task if it is free; empty if any is as good.
 
@@ -291,6 +295,8 @@ def _usual_node(stage: Stage, placement: Placement) -> str:
     n nodes it would be planned some 2n times.
     """
     if stage.tasks > 1 or stage.is_statement or not stage.hints.prepares:
+        return ""
+    if len(stage.sql) < _DEAR_SQL_CHARS:
         return ""
     return placement.usual_node(stage.sql)
 

@@ -64,21 +64,6 @@ def test_all_sights_of_a_text_have_the_same_error(session: Session, sql: str) ->
     assert told[:1] * SIGHTS == told
 
 
-def test_what_comes_again_runs_on_the_same_node(session: Session) -> None:
-    """Each text has its node, and both nodes have some."""
-    nodes = []
-    for number in range(12):
-        ran = []
-        for _ in range(SIGHTS):
-            frame = session.sql(f"SELECT k + {number} AS n, count(*) FROM t GROUP BY ALL")
-            frame.to_arrow()
-            (stage,) = frame.metrics().by_stage
-            ran.append(stage.ended[0].figures.node)
-        nodes.append(ran)
-    assert [ran[:1] * SIGHTS for ran in nodes] == nodes
-    assert 2 == len({ran[0] for ran in nodes})
-
-
 def test_later_sights_see_what_has_changed_since(session: Session) -> None:
     """Rows, columns, settings and definitions of now, not those of when it was prepared."""
     sql = "SELECT count(*), sum(a), min(b) FROM later"

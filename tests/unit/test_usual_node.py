@@ -25,6 +25,7 @@ from minishark.worker.protocol import OutputKind
 NODES = ("n0", "n1", "n2")
 PLACEMENT = Placement(policy="sparrow", probe_ratio=2.0, nodes=NODES, wait_s=30.0)
 PARTITIONS = 3
+LONG = "-" * 1_000
 WHOLE = ToyTable("t", (("a", "INTEGER"),), (), (), PARTITIONS).catalog_table()
 TABLE = replace(
     WHOLE,
@@ -41,7 +42,7 @@ def stage(plan: LogicalPlan = SCAN, options: PlannerOptions = IN_ONE_TASK) -> St
     catalog = Catalog()
     catalog.add(TABLE)
     (only,) = split(plan_physical(plan, catalog, options))
-    return only
+    return replace(only, sql=f"{only.sql} /*{LONG}*/")
 
 
 def wishes(
@@ -77,7 +78,7 @@ def test_one_task_goes_to_the_same_node_each_time() -> None:
 
 def test_fragments_are_spread_over_the_nodes() -> None:
     """Each has a node by its text, and nearly all keep theirs when another one leaves."""
-    stages = [replace(stage(), sql=f"SELECT {i}") for i in range(60)]
+    stages = [replace(stage(), sql=f"SELECT {i} /*{LONG}*/") for i in range(60)]
     before = [wishes(each)[0][0][0] for each in stages]
     assert set(NODES) == set(before)
     left = replace(PLACEMENT, nodes=NODES[:2])
@@ -88,9 +89,10 @@ def test_fragments_are_spread_over_the_nodes() -> None:
 
 
 def test_what_any_node_may_run_as_well_has_no_usual_one() -> None:
-    """Several tasks, whole statements, what is not prepared, beside others, on one node."""
+    """Several tasks, statements, short ones, what is not prepared, beside others, on one node."""
     one = stage()
     anywhere = [((), 30.0)]
+    assert anywhere == wishes(replace(one, sql="SELECT 1"))
     assert anywhere == wishes(one, is_alone=False)
     assert anywhere == wishes(replace(one, hints=structs.replace(one.hints, prepares=False)))
     assert anywhere == wishes(one, replace(PLACEMENT, nodes=("n0",)))
