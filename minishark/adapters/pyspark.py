@@ -61,7 +61,10 @@ _CUT = """(x DOUBLE) AS trunc(x), (x BOOLEAN) AS x, (x BIGINT) AS x, (x HUGEINT)
 # No error(): DuckDB takes it for volatile, and refuses that in windows. NULL is of any type.
 _TOLD = "list_extract([NULL], CAST('{}' || left(CAST({} AS VARCHAR), 0) AS TINYINT))"
 _NO_TEXT = 'Text of this nested type: write to_json(), or cast("string") of a Column in Python.'
+_NO_PAD = "Blobs are not padded: write unhex(lpad(hex(x), 2 * n, hex(pad)))."
+_NO_PADDED = f"CAST({_TOLD.format(_NO_PAD, 'x')} AS VARCHAR)"
 _NO_LIST = r"^(STRUCT|MAP)\(|^(TIMESTAMP WITH|BLOB).*\]|\]\["
+_WHOLE_LISTS = r"^(TINYINT|SMALLINT|INTEGER|BIGINT|BOOLEAN)(\[\])+$"
 MACROS = {
     "typeof(x)": """
         CASE WHEN system.main.typeof(x) LIKE 'DECIMAL%' THEN lower(system.main.typeof(x))
@@ -94,6 +97,7 @@ MACROS = {
         CASE WHEN system.main.typeof(x) IN ('DOUBLE', 'FLOAT') THEN javas(CAST(x AS VARCHAR))
         WHEN system.main.typeof(x) = 'TIMESTAMP WITH TIME ZONE'
         THEN regexp_replace(CAST(x AS VARCHAR), '[+-][0-9:]+$', '')
+        WHEN regexp_matches(system.main.typeof(x), '{_WHOLE_LISTS}') THEN lower(CAST(x AS VARCHAR))
         WHEN regexp_matches(system.main.typeof(x), '{_NO_LIST}') THEN no_text(x)
         WHEN right(system.main.typeof(x), 1) = ']'
         THEN CASE WHEN x IS NOT NULL THEN concat('[', array_to_string(list_transform(
@@ -117,7 +121,9 @@ MACROS = {
     "contains(a BLOB, b BLOB)": """regexp_matches(hex(a), '^(..)*' || hex(b)),
         (a, b) AS system.main.contains(a, b)""",
     **{
-        f"{side}(x, size, pad BLOB)": f"""system.main.{side}(as_string(x), size, decode(pad)),
+        f"{side}(x BLOB, size, pad BLOB)": f"""{_NO_PADDED},
+        (x BLOB, size, pad) AS {_NO_PADDED},
+        (x, size, pad BLOB) AS system.main.{side}(as_string(x), size, decode(pad)),
         (x, size, pad) AS CASE WHEN CAST(pad AS VARCHAR) = ''
         THEN system.main.left(as_string(x), size)
         ELSE system.main.{side}(as_string(x), size, CAST(pad AS VARCHAR)) END"""

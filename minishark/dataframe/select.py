@@ -209,6 +209,12 @@ class Select:
             return self
         return replace(self, source=source, where=where)
 
+    def _name_elsewhere(self, column: Column) -> str:
+        """What DuckDB calls an expression without the meanings that it has here."""
+        named = tuple((attribute.name, attribute.type) for attribute in self.attributes)
+        name, _ = _bound(column.sql(_Names(_Resolver(self))), named)
+        return name or readable(column.sql(lambda reference: reference.name))
+
     def nested(self) -> Select:
         """A SELECT of all columns of this one as a subquery."""
         return self if self.is_bare else select_from(self._subquery())
@@ -246,8 +252,7 @@ class Select:
             # As in PySpark, a field keeps its name.
             column = replace(column, name=column.name or fields[-1])
         if column.name is None and self.source.meanings and has_meanings(column):
-            shown = readable(column.sql(lambda reference: reference.name))
-            column = replace(column, name=shown)
+            column = replace(column, name=self._name_elsewhere(column))
         return Item(
             new_attribute(column.name or ""),
             column.sql(self.resolve),
@@ -455,8 +460,9 @@ class _Resolver:
             index, fields = self.select.find(reference)
             if not fields:
                 return self.select.items[index].attribute.type
-        types = [attribute.type for attribute in self.select.attributes]
-        return _bound_type(column.sql(_Positions(self)), tuple(types))
+        types = enumerate(attribute.type for attribute in self.select.attributes)
+        columns = tuple((f"c{index}", type_) for index, type_ in types)
+        return _bound(column.sql(_Positions(self)), columns)[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,16 +486,29 @@ class _Positions:
         return self.inner.type_of(column)
 
 
+@dataclass(frozen=True, slots=True)
+class _Names(_Positions):
+    """As `_Resolver`, with columns called by their names, and no meanings."""
+
+    def __call__(self, reference: Reference | InputFile | Outer | Correlated) -> str:
+        if not isinstance(reference, Reference):
+            return _Positions.__call__(self, reference)
+        index, fields = self.inner.select.find(reference)
+        name = ident(self.inner.select.attributes[index].name)
+        return name + "".join(f"[{quote_text(field)}]" for field in fields)
+
+
 @functools.lru_cache(maxsize=256)
-def _bound_type(sql: str, types: tuple[str, ...]) -> str:
-    columns = ", ".join(f"NULL::{type_} AS c{index}" for index, type_ in enumerate(types))
+def _bound(sql: str, columns: tuple[tuple[str, str], ...]) -> tuple[str, str]:
+    """The name and the type of an expression over columns; empty texts if it does not bind."""
+    nulls = ", ".join(f"NULL::{type_} AS {ident(name)}" for name, type_ in columns)
     with duckdb.connect() if PREFIX in sql else aside() as connection:
         try:
             declare(connection, sql)
-            bound = connection.sql(f"SELECT {sql} FROM (SELECT {columns or 'NULL'})")
-            return str(bound.types[0])
+            bound = connection.sql(f"SELECT {sql} FROM (SELECT {nulls or 'NULL'})")
+            return bound.columns[0], str(bound.types[0])
         except duckdb.Error:
-            return ""
+            return "", ""
 
 
 class QueryText:

@@ -130,6 +130,7 @@ def test_units_and_quotients_are_whole(text: str, expected: Any, given: dict[str
         ("array(1, NULL)[1]", None),
         ("collect_list(id)[0] FROM range(1)", 0),
         ("try_element_at(array(1), 5)", None),
+        ("CAST(array(array(1, 2), array(NULL)) AS STRING)", "[[1, 2], [null]]"),
         ("array(1)[NULL]", None),
         ("map(true, 'y')[true]", "y"),
         ("map(DATE '2024-01-31', 'y')[DATE '2024-01-31']", "y"),
@@ -236,7 +237,9 @@ def test_what_is_not_there_is_an_error(text: str, told: str, given: dict[str, An
     [
         ("CAST(named_struct('a', id) AS STRING) FROM range(1)", r"write to_json\(\), or cast"),
         ("CAST(map('a', 1) AS STRING)", r"write to_json\(\), or cast"),
-        ("CAST(array(array(1)) AS STRING)", r"write to_json\(\), or cast"),
+        ("CAST(array(array('a')) AS STRING)", r"write to_json\(\), or cast"),
+        ("hex(lpad(X'01', 3, X'00'))", "Blobs are not padded"),
+        ("percentile(v, 0.5, n) FROM VALUES (1, -1), (2, 1) AS t(v, n)", "value -1 can't be cast"),
         ("'2' * '3'", "both operands are texts; cast one of them"),
         ("* FROM VALUES (1, 2) AS l(a, b) NATURAL JOIN VALUES (2, 3) AS r(b, c)", "JOIN ... USING"),
     ],
@@ -259,6 +262,11 @@ def test_what_would_differ_silently_is_refused(text: str, told: str, given: dict
         ('people.select(F.col("salary").cast("string"), F.split("tags", ",")[0].alias("t"))',
          [("salary", "string"), ("t", "string")]),
         ('people.select((F.col("hired") + F.expr("INTERVAL 1 DAY")).alias("d"))', [("d", "date")]),
+        ("spark.sql(\"SELECT map(1, 'x') AS m\").select(F.col('m')[1]).select('m[1]')",
+         [("m[1]", "string")]),
+        ('people.select((F.col("age") * 2).cast("string"), F.split("tags", ",")[0])',
+         [("CAST((age * 2) AS VARCHAR)", "string"),
+          ("string_split_regex(tags, ',')[1]", "string")]),
     ],
 )  # fmt: skip
 def test_names_and_types_of_columns(text: str, expected: Any, given: dict[str, Any]) -> None:

@@ -66,7 +66,8 @@ AGGREGATES = (
         "percentile(col, percentage: value, frequency: value = None)",
         (
             "@quantile_cont({col}, {percentage})",
-            "list_aggregate(flatten(@list(list_transform(range({frequency}), lambda i_: {col}))),"
+            "list_aggregate(flatten(@list(list_transform("
+            "range(CAST(CAST({frequency} AS UBIGINT) AS BIGINT)), lambda i_: {col}))),"
             " 'quantile_cont', {percentage})",
         ),
         "A quantile, also of values of which each is there several times.",
