@@ -252,7 +252,7 @@ class _User:
         self.outcome.queries += 1
         query, inside = running.statement.query, running.inside
         began_s = self.front.hosts.world.now
-        rows, is_taken = session.query(query)
+        rows, is_taken = session.answer(query)
         self.outcome.taken += is_taken
         self.outcome.disturbed += self.faults.within(_KINDS, began_s, self.front.hosts.world.now)
         seen = Seen(query, running.first, self.model.number, rows)

@@ -255,7 +255,11 @@ class SimulatedSession:
             raise
         self.sql("COMMIT")
 
-    def query(self, query: Query) -> tuple[list[Row], bool]:
+    def query(self, query: Query) -> list[Row]:
+        """The rows of a query."""
+        return self.answer(query)[0]
+
+    def answer(self, query: Query) -> tuple[list[Row], bool]:
         """The rows of a query, and whether they are of outputs that there were: no task has run."""
         with self.front.held(query.tables) as names:
             text = Query(query.kind, names, query.number).text
