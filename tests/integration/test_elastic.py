@@ -123,7 +123,7 @@ def test_a_node_without_executors_runs_the_scheduler_only(keys: Path) -> None:
             began_s = time.monotonic()
             with pytest.raises(ClusterError):
                 session.sql(_SUM).to_arrow()
-            assert time.monotonic() - began_s < 20
+            assert time.monotonic() - began_s < 60  # it waits for a node, for 30 s
     finally:
         stop_cluster("e")
 
