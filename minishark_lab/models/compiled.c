@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum placement { RANDOM, SPARROW, ADAPTIVE, KNOWN_IDLE, JIQ, EAGLE };
+enum placement { CENTRAL, RANDOM, SPARROW, ADAPTIVE, KNOWN_IDLE, JIQ, EAGLE };
 enum policy { FIFO, SRPT };
 enum sent { RESERVED, ASKED, ANSWERED, CANCELLED, IDLE, NOTES, NOTED, HEARTBEATS, SENT_KINDS };
 enum event { SUBMIT, RESERVATIONS, ASK, ANSWER, CANCEL, FELL_IDLE, NEWS, JOB_END };
@@ -812,6 +812,75 @@ static void run(void) {
     }
 }
 
+/* ---- an omniscient scheduler: the next task on the first free slot ------------------------------ *
+ * Of the oldest job, or under SRPT of the one whose tasks that wait are estimated to take least. */
+struct left { double rank; int job; };
+static struct left *waiting;
+static double *free_at;
+static int waiting_count;
+
+static void sift_slot(double end_s) { /* the first slot is free again then */
+    size_t at = 0, count = (size_t)node_count * (size_t)slots;
+    for (;;) {
+        size_t child = 2 * at + 1;
+        if (child >= count) break;
+        if (child + 1 < count && free_at[child + 1] < free_at[child]) child++;
+        if (free_at[child] >= end_s) break;
+        free_at[at] = free_at[child];
+        at = child;
+    }
+    free_at[at] = end_s;
+}
+
+static void add_waiting(struct left added) {
+    int at = waiting_count++;
+    while (at && added.rank < waiting[(at - 1) / 2].rank) {
+        waiting[at] = waiting[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    waiting[at] = added;
+}
+
+static void drop_first_waiting(void) {
+    struct left last = waiting[--waiting_count];
+    int at = 0;
+    for (;;) {
+        int child = 2 * at + 1;
+        if (child >= waiting_count) break;
+        if (child + 1 < waiting_count && waiting[child + 1].rank < waiting[child].rank) child++;
+        if (waiting[child].rank >= last.rank) break;
+        waiting[at] = waiting[child];
+        at = child;
+    }
+    waiting[at] = last;
+}
+
+/* Starts tasks on slots that are free by a time, not before another. */
+static void start_central(double until_s, double since_s) {
+    while (waiting_count && free_at[0] <= until_s) {
+        struct job *job = &jobs[waiting[0].job]; /* with less to do than before, it stays first */
+        double end_s = fmax(since_s, free_at[0]) + job->times_s[job->tasks - ++job->started];
+        sift_slot(end_s);
+        job->last_s = fmax(job->last_s, end_s + delay_s);
+        if (job->started == job->tasks) drop_first_waiting();
+        else if (policy == SRPT) waiting[0].rank = job->estimate_s * (job->tasks - job->started);
+    }
+}
+
+static void run_central(void) {
+    free_at = zeroed((size_t)node_count * (size_t)slots, sizeof *free_at);
+    waiting = sized(NULL, (size_t)job_count, sizeof *waiting);
+    for (int i = 0; i < job_count; i++) {
+        double reached_s = jobs[i].at_s + 2 * delay_s;
+        start_central(reached_s, 0); /* of jobs that waited: there was no free slot before */
+        add_waiting((struct left){policy == SRPT ? jobs[i].estimate_s * jobs[i].tasks : i, i});
+        start_central(reached_s, reached_s);
+    }
+    start_central(INFINITY, 0);
+    sent[RESERVED] = 0;
+    for (int i = 0; i < job_count; i++) sent[RESERVED] += jobs[i].tasks; /* a message each */
+}
+
 static int named(const char *name, const char *const *names, int count) {
     for (int i = 0; i < count; i++)
         if (!strcmp(name, names[i])) return i;
@@ -829,10 +898,11 @@ static double *read_doubles(size_t count) {
 }
 
 int main(int count, char **argument) {
-    const char *const placements[] = {"random", "sparrow", "adaptive", "known_idle", "jiq", "eagle"};
+    const char *const placements[] = {"central", "random", "sparrow", "adaptive", "known_idle", "jiq",
+                                      "eagle"};
     const char *const policies[] = {"fifo", "srpt"};
     if (count != 12) { fprintf(stderr, "eleven arguments are needed\n"); return 2; }
-    placement = named(argument[1], placements, 6);
+    placement = named(argument[1], placements, 7);
     policy = named(argument[2], policies, 2);
     node_count = atoi(argument[3]);
     slots = atoi(argument[4]);
@@ -869,7 +939,8 @@ int main(int count, char **argument) {
         s->of[node_count].before = s->of[node_count].after = node_count;
         s->round_trip_s = INFINITY, s->idle_share = 0.5;
     }
-    run();
+    if (placement == CENTRAL) run_central();
+    else run();
     double *response_s = at_s;
     for (int i = 0; i < job_count; i++) response_s[i] = jobs[i].last_s - jobs[i].at_s;
     fwrite(response_s, sizeof *response_s, (size_t)job_count, stdout);

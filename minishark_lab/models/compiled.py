@@ -23,7 +23,7 @@ from minishark_lab.models.traffic import NOTE_BYTES
 from minishark_lab.simulator.network import Network
 from sparrow_core.protocol.errors import SparrowError
 
-PLACEMENTS: Final = ("sparrow", "random", "adaptive", "known_idle", "jiq", "eagle")
+PLACEMENTS: Final = ("central", "sparrow", "random", "adaptive", "known_idle", "jiq", "eagle")
 POLICIES: Final = ("fifo", "srpt")
 PATHS: Final = {"jiq": "minishark_lab.remembering:JoinIdleQueue"}
 """What other simulators call the placements that no installed package names."""

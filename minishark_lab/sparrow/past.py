@@ -64,7 +64,7 @@ class Past:
     def __post_init__(self) -> None:
         check_names("distribution", (self.distribution,), tuple(DISTRIBUTIONS))
         check_names("simulator", (self.simulator,), compiled.SIMULATORS)
-        check_placements(self.placements, ("central", *compiled.PLACEMENTS))
+        check_placements(self.placements, compiled.PLACEMENTS)
 
     def run_length(self, load: float, ratio: float) -> RunLength:
         """How many jobs are simulated, and how many of the first of them are not measured."""
@@ -86,7 +86,10 @@ def past_sparrow(parameters: Past, seed: int, advance: Advance) -> Sequence[Poin
     ) -> Iterator[Point]:
         name, ratio = placement
         length = longest[load]
-        times_s, sent = _run(parameters, name, ratio, load, length.jobs, schedulers, seed)
+        times_s, sent = _run(
+            parameters, name, ratio=ratio, load=load, jobs=length.jobs, schedulers=schedulers,
+            seed=seed,
+        )  # fmt: skip
         times_s = times_s[length.warm_up :]
         settled = length.has_settled(times_s)
         x, series = load if by_load else schedulers, _series(parameters, name, ratio)
@@ -118,6 +121,7 @@ def _series(parameters: Past, placement: str, ratio: float) -> str:
 def _run(
     parameters: Past,
     placement: str,
+    *,
     ratio: float,
     load: float,
     jobs: int,
@@ -131,16 +135,16 @@ def _run(
     times_s = task_s * DISTRIBUTIONS[parameters.distribution](rng, (jobs, parameters.tasks))
     gap_s = task_s * parameters.tasks / (load * nodes)
     at_s = (1.0 + np.cumsum(rng.exponential(gap_s, jobs))).tolist()
-    if placement == "central":
-        queue = CentralQueue(nodes, Network().delay_s)
-        times = [queue.run(at, tasks.tolist()) for at, tasks in zip(at_s, times_s, strict=True)]
-        return times, Counter({"reserve": times_s.size})  # a message to start each task
     heartbeat_s = parameters.heartbeat_ms / 1000 if placement == "dodoor" else 0.0
     if parameters.simulator == "compiled" and placement in compiled.PLACEMENTS:
         return compiled.response_times_s(
             at_s, times_s, placement=placement, nodes=nodes, schedulers=schedulers,
             probe_ratio=ratio, seed=seed, heartbeat_s=heartbeat_s or None,
         )  # fmt: skip
+    if placement == "central":
+        queue = CentralQueue(nodes, Network().delay_s)
+        times = [queue.run(at, tasks.tolist()) for at, tasks in zip(at_s, times_s, strict=True)]
+        return times, Counter({"reserve": times_s.size})  # a message to start each task
     arrivals = [
         Arrival(at, _job(number, placement, ratio, tasks.tolist()))
         for number, (at, tasks) in enumerate(zip(at_s, times_s, strict=True))

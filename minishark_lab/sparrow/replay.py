@@ -88,7 +88,7 @@ class Replay:
     def __post_init__(self) -> None:
         check_names("format", (self.format,), tuple(FORMATS))
         check_names("simulator", (self.simulator,), compiled.SIMULATORS)
-        check_placements(self.placements, ("central", *compiled.PLACEMENTS))
+        check_placements(self.placements, compiled.PLACEMENTS)
         check_policies(self.policies)
         check_names("estimates", self.estimates, tuple(ESTIMATES))
         if not self.trace and not self.jobs:
@@ -120,6 +120,8 @@ def replayed(parameters: Replay, seed: int, advance: Advance) -> Sequence[Row]:
     expected = [max(job.expected_s, _SHORTEST_S) for job in read]
     cutoff_s = parameters.cutoff_s or _LONG_TIMES * statistics.geometric_mean(expected)
     own = _own_load(read, parameters.nodes * parameters.slots)
+    loads = parameters.loads or (own,)
+    lengths = {load: parameters.run_length(read, load) for load in loads}
 
     def measure(
         placement: str, policy: str, estimates: str, load: float, part: Advance
@@ -127,11 +129,13 @@ def replayed(parameters: Replay, seed: int, advance: Advance) -> Sequence[Row]:
         if placement == "central" and policy not in _OMNISCIENT:
             return
         series = _series(parameters, placement, policy, estimates)
-        length = parameters.run_length(read, load)
+        length = lengths[load]
         jobs = read[: length.jobs]
         rng = Random(f"estimates {seed}")
         told_s = [ESTIMATES[estimates](rng, each, cutoff_s) for each in expected[: length.jobs]]
-        times_s, sent = _run(parameters, jobs, told_s, placement, policy, own / load, seed)
+        times_s, sent = _run(
+            parameters, jobs, told_s, placement, policy, stretch=own / load, seed=seed
+        )
         measured = list(zip(jobs, times_s, strict=True))[length.warm_up :]
         by_kind: dict[str, list[float]] = {SHORT: [], LONG: []}
         for job, time_s in measured:
@@ -147,9 +151,7 @@ def replayed(parameters: Replay, seed: int, advance: Advance) -> Sequence[Row]:
             yield Point(panel=panel, series=series, x=load, y=count / tasks, settled=settled)
         part(1.0)
 
-    cases = product(
-        parameters.placements, parameters.policies, parameters.estimates, parameters.loads or (own,)
-    )
+    cases = product(parameters.placements, parameters.policies, parameters.estimates, loads)
     return over_cases(cases, measure, advance)
 
 
@@ -201,6 +203,7 @@ def _run(
     told_s: Sequence[float],
     placement: str,
     policy: str,
+    *,
     stretch: float,
     seed: int,
 ) -> tuple[list[float], Counter[str]]:

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from minishark_lab.models import compiled
+from minishark_lab.models.central import shortest_first_response_times_s
 from minishark_lab.models.express import ExpressCluster
 from minishark_lab.models.traffic import NOTE_BYTES, messages
 from minishark_lab.simulator.cluster import payload_of
-from minishark_lab.simulator.workload import Arrival
+from minishark_lab.simulator.network import Network
+from minishark_lab.simulator.workload import Arrival, central_response_times_s
 from minishark_lab.sparrow.past import Past, past_sparrow
 from sparrow_core.protocol.errors import SparrowError
 from sparrow_core.protocol.ids import JobId
@@ -54,10 +56,10 @@ def figures(times_s: list[float], sent: dict[str, int]) -> list[float]:
     return [float(middle), float(late), statistics.fmean(times_s), *counted]
 
 
-def expressed(
-    at_s: list[float], times_s: list[np.ndarray], placement: str, policy: str, slots: int, seed: int
-) -> list[float]:
-    arrivals = [
+def arrivals_of(
+    at_s: list[float], times_s: list[np.ndarray], placement: str, estimates_s: list[float]
+) -> list[Arrival]:
+    return [
         Arrival(
             at,
             StartJob(
@@ -65,11 +67,16 @@ def expressed(
                 user="u",
                 tasks=tuple(TaskSpec(i, payload_of(each)) for i, each in enumerate(tasks.tolist())),
                 placement=compiled.PATHS.get(placement, placement),
-                options=JobOptions(task_s=float(tasks.mean())),
+                options=JobOptions(task_s=estimate_s),
             ),
         )
-        for number, (at, tasks) in enumerate(zip(at_s, times_s, strict=True))
+        for number, (at, tasks, estimate_s) in enumerate(
+            zip(at_s, times_s, estimates_s, strict=True)
+        )
     ]
+
+
+def expressed(arrivals: list[Arrival], policy: str, slots: int, seed: int) -> list[float]:
     cluster = ExpressCluster(
         nodes=NODES, slots=slots, policy=policy, seed=seed, schedulers=2, heartbeat_s=0.5
     )
@@ -99,9 +106,11 @@ def test_figures_are_those_of_express(placement: str, policy: str, slots: int) -
     scale: list[list[float]] = []
     for seed in range(RUNS):
         at_s, times_s = jobs_of(seed, 0.85, slots)
-        ours = expressed(at_s, times_s, placement, policy, slots, seed)
+        estimates_s = [float(each.mean()) for each in times_s]
+        arrivals = arrivals_of(at_s, times_s, placement, estimates_s)
+        ours = expressed(arrivals, policy, slots, seed)
         response_s, sent = compiled.response_times_s(
-            at_s, times_s, estimates_s=[float(each.mean()) for each in times_s],
+            at_s, times_s, estimates_s=estimates_s,
             placement=placement, policy=policy, nodes=NODES, slots=slots, schedulers=2, seed=seed,
             heartbeat_s=0.5,
         )  # fmt: skip
@@ -116,6 +125,23 @@ def test_figures_are_those_of_express(placement: str, policy: str, slots: int) -
         # 5.4 standard errors with 7 degrees of freedom: one in a thousand. Eagle's partition is a
         # tenth of the nodes here, and a tenth but for chance there.
         assert abs(statistics.fmean(found)) < 5.4 * error + 0.02 * size, (number, found, size)
+
+
+@needs_compiler
+@pytest.mark.parametrize("policy", ["fifo", "srpt"])
+def test_an_omniscient_scheduler_is_that_of_the_formulas(policy: str) -> None:
+    """Nothing is random there: times are the same, job by job."""
+    at_s, times_s = jobs_of(3, 0.95, 1)
+    estimates_s = [float(each.mean()) for each in times_s]
+    theirs, sent = compiled.response_times_s(
+        at_s, times_s, estimates_s=estimates_s, placement="central", policy=policy, nodes=NODES
+    )
+    # Which task of a job goes first is open: the last one there, the first one by `fifo` here.
+    ideal = shortest_first_response_times_s if policy == "srpt" else central_response_times_s
+    ordered = times_s if policy == "srpt" else [each[::-1] for each in times_s]
+    arrivals = arrivals_of(at_s, ordered, "central", estimates_s)
+    assert theirs == pytest.approx(ideal(arrivals, NODES, Network().delay_s), abs=1e-9)
+    assert JOBS * TASKS == messages(sent)
 
 
 @needs_compiler
@@ -144,8 +170,8 @@ def test_each_job_ends_and_no_message_is_lost() -> None:
             )  # fmt: skip
             assert len(response_s) == 100
             assert min(response_s) >= 0.01
-            assert sent["answer"] <= sent["ask"]
-            assert sent["ask"] >= sum(map(len, times_s)) / 20
+            if placement != "central":
+                assert sum(map(len, times_s)) / 20 <= sent["answer"] <= sent["ask"]
 
 
 def test_without_a_compiler_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -607,11 +607,11 @@ def test_an_interrupted_run_continues(tmp_path: Path, monkeypatch: pytest.Monkey
     run = past._run
     measured: list[tuple[str, int]] = []
 
-    def stops(parameters: Any, placement: str, *args: Any) -> Any:
+    def stops(parameters: Any, placement: str, **case: Any) -> Any:
         if len(measured) == 3:
             raise KeyboardInterrupt
-        measured.append((placement, args[-1]))
-        return run(parameters, placement, *args)
+        measured.append((placement, case["seed"]))
+        return run(parameters, placement, **case)
 
     def report(folder: str, **changes: Any) -> None:
         changed = replace(parameters, **changes)
