@@ -16,7 +16,7 @@ import contextlib
 import operator
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -28,7 +28,7 @@ from minishark.worker.protocol import StoreLocation
 
 _NODES_STEP_S = 0.05
 _LOCALITY_WAIT_S = 1.0
-_REMOVED_MAX = 256  # folders that a node is told later to remove
+_REMOVED_MAX = 256  # folders that a node may have, and is told later to remove
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +93,11 @@ class NodeFolders:
 
     made: dict[str, None] = field(default_factory=dict)
     by_home: dict[str, dict[str, None]] = field(default_factory=dict)  # those that a node has
-    # Those that are wanted no more, and that a node may have: it did not answer, or was not known
-    # yet when it ran tasks that made them. The last ones only; others stay there with the session.
-    left: dict[str, dict[str, None]] = field(default_factory=dict)
-    _removed: dict[str, None] = field(default_factory=dict)  # the last ones, of all nodes
+    # Those that are wanted no more, of each node that did not answer, or was not known yet when it
+    # ran tasks that made them; and whether it has made them for sure. Of those that it may have
+    # the last ones only: others stay there with the session.
+    left: dict[str, dict[str, bool]] = field(default_factory=dict)
+    _removed: dict[str, bool] = field(default_factory=dict)  # the last ones, of all nodes
 
     def make(self, folders: Iterable[str]) -> None:
         """Folders are wanted on every node."""
@@ -124,13 +125,14 @@ class NodeFolders:
         folders = tuple(folders)
         for folder in folders:
             self.made.pop(folder, None)
-            for at in list(self.by_home.values()):
-                at.pop(folder, None)
-        _note(self._removed, folders)
+        _note(self._removed, dict.fromkeys(folders, False))
         for home in dict.fromkeys((*homes, *list(self.by_home), *list(self.left))):
-            _note(self._left_at(home), folders)
+            at = self.by_home.get(home, {})
+            _note(self._left_at(home), {folder: folder in at for folder in folders})
+            for folder in folders:
+                at.pop(folder, None)
 
-    def _left_at(self, home: str) -> dict[str, None]:
+    def _left_at(self, home: str) -> dict[str, bool]:
         left = self.left.get(home)
         return self.left.setdefault(home, dict(self._removed)) if left is None else left
 
@@ -168,14 +170,15 @@ class NodeFolders:
             if folder not in self.made:  # removed meanwhile
                 at.pop(folder, None)
                 if not (yield wire.RemoveFolder(folder)):
-                    _note(self._left_at(home), (folder,))
+                    _note(self._left_at(home), {folder: True})
 
 
-def _note(last: dict[str, None], folders: Iterable[str]) -> None:
-    """Add folders to the last ones that are known."""
-    last.update(dict.fromkeys(folders))
-    for folder in list(last)[:-_REMOVED_MAX]:
-        last.pop(folder, None)
+def _note(left: dict[str, bool], folders: Mapping[str, bool]) -> None:
+    """Add folders, and forget the oldest that were perhaps never made if those are too many."""
+    left.update(folders)
+    unsure = [folder for folder, is_made in list(left.items()) if not is_made]
+    for folder in unsure[:-_REMOVED_MAX]:
+        left.pop(folder, None)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -142,9 +142,14 @@ def test_a_folder_that_is_removed_while_it_is_made_is_made_again_when_it_is_want
     assert not folders.are_at(["/node"], ["q/0"])
 
 
-def test_a_node_that_never_answers_is_told_of_the_last_folders_only() -> None:
+def test_a_node_that_never_answers_is_told_of_its_folders_and_the_last_others() -> None:
     folders = NodeFolders()
+    folders.make(("q/made",))
+    folders.made_at("/silent", ("q/made",))
+    folders.remove(("q/made",), [])
     for number in range(1_000):
         folders.make((f"q/{number}",))
         folders.remove((f"q/{number}",), ["/silent"])
-    assert [*folders.left["/silent"]] == [f"q/{number}" for number in range(744, 1_000)]
+    last = [f"q/{number}" for number in range(744, 1_000)]
+    assert [*folders.left["/silent"]] == ["q/made", *last]
+    assert asked_of(folders, "/silent", True)[0] == RemoveFolder.of(["q/made", *last])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import stat
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from minishark.cluster.connections import Connections
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
 from minishark.worker import seals
+from minishark.worker import store as store_module
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import FileSlice, StoreLocation
 from minishark.worker.seals import Digest, Seal, checksum, digest_of, is_intact, sealed_name
@@ -172,6 +174,123 @@ def test_a_file_is_looked_at_once_on_a_host(
     assert [stored.path.name, copy.name] == seen
 
 
+def changed_later(path: Path, data: bytes) -> None:
+    """Other bytes in a file that was compared, which still counts as sound."""
+    mode = path.stat().st_mode
+    path.chmod(0o600)
+    with path.open("r+b") as file:
+        file.truncate(len(data))
+        file.write(data)
+    path.chmod(mode)
+
+
+def unreadable(data: bytes) -> tuple[bytes, ...]:
+    """What may become of a file: it is cut, emptied, zeros, other bytes, or its tail is lost."""
+    return data[:100], b"", data[:-300], bytes(len(data)), data + b"more", b"x" * len(data)
+
+
+@pytest.mark.parametrize("seal", [Seal.NONE, Seal.ALWAYS])
+def test_what_can_not_be_read_any_more_is_lost(paths: StorePaths, seal: Seal) -> None:
+    """Although it was compared before, or has no digest: whoever opens it then removes it."""
+    for number in range(6):
+        stored, item = write(Store(paths, "n0"), seal)
+        assert ROWS == Store(paths, "n0").read((item,))
+        changed_later(stored.path, unreadable(stored.path.read_bytes())[number])
+        with pytest.raises(InputMissingError, match="on none of the nodes n0"):
+            Store(paths, "n0").read((item,))
+        assert not stored.path.exists()
+
+
+def test_what_can_not_be_read_any_more_is_replaced(paths: StorePaths) -> None:
+    """By another node's replica on the same host."""
+    for number in range(6):
+        stored, item = write(Store(paths, "n0"))
+        assert ROWS == Store(paths, "n0").read((item,))
+        other = paths.memory / "n1" / item.file
+        other.unlink(missing_ok=True)
+        other.write_bytes(stored.path.read_bytes())
+        changed_later(stored.path, unreadable(other.read_bytes())[number])
+        both = FileSlice(item.file, ("n0", "n1"))
+        assert ROWS == Store(paths, "n0").read((both,))
+        assert checksum(stored.path) == digest_of(item.file)
+
+
+def test_a_wary_store_compares_again_once(
+    paths: StorePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an executor opens that was started after another's death; others trust the note."""
+    stored, item = write(Store(paths, "n0"))
+    assert ROWS == Store(paths, "n0").read((item,))
+    wary = Store(paths, "n0", is_wary=True)
+    looked: list[Path] = []
+    true = seals.checksum
+    monkeypatch.setattr(seals, "checksum", lambda path: looked.append(path) or true(path))
+    for _ in range(2):
+        assert ROWS == wary.read((item,))
+        wary._open.clear()
+        wary._tables.clear()
+    assert [stored.path] == looked
+    data = bytearray(stored.path.read_bytes())
+    data[len(data) // 2] ^= 1
+    changed_later(stored.path, bytes(data))
+    assert ROWS != Store(paths, "n0").read((item,))
+    with pytest.raises(InputMissingError):
+        Store(paths, "n0", is_wary=True).read((item,))
+
+
+def test_what_the_disk_can_not_give_back_is_damaged(paths: StorePaths) -> None:
+    """An input/output error, which would kill whoever had mapped the file."""
+    stored, item = write(Store(paths, "n0"))
+    stored.path.unlink()
+    stored.path.symlink_to("/proc/self/mem")  # nothing is at its first page
+    with pytest.raises(InputMissingError, match="on none of the nodes n0"):
+        Store(paths, "n0").read((item,))
+    assert not stored.path.is_symlink()
+
+
+def test_too_many_open_files_damage_none(
+    paths: StorePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Errors of the reader are no mistakes of the file."""
+    _, item = write(Store(paths, "n0"))
+
+    def refused(_: Path) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(seals, "checksum", refused)
+        with pytest.raises(OSError, match="Too many"):
+            Store(paths, "n0").read((item,))
+    assert ROWS == Store(paths, "n0").read((item,))
+
+
+@pytest.mark.parametrize("seal", [Seal.NONE, Seal.ALWAYS])
+def test_a_linked_file_is_compared_once(
+    paths: StorePaths, monkeypatch: pytest.MonkeyPatch, seal: Seal
+) -> None:
+    """Before it gets another name, which has the digest then; one that is damaged gets none."""
+    store = Store(paths, "n0")
+    stored, item = write(store, seal)
+    looked: list[Path] = []
+    true = seals.checksum
+
+    def counted(path: Path) -> int:
+        looked.append(path)
+        return true(path)
+
+    for module in (seals, store_module):
+        monkeypatch.setattr(module, "checksum", counted)
+    linked = store.linked(item, f"{FOLDER}/1.arrow")
+    assert linked is not None
+    assert true(stored.path) == digest_of(linked.path.name)
+    new = FileSlice(linked.named(f"{FOLDER}/1.arrow"), ("n0",))
+    assert ROWS == Store(paths, "n0").read((new,))
+    assert 1 == len(looked)
+    if seal is Seal.ALWAYS:
+        assert damage(stored.path, flipped, random.Random(1))
+        assert Store(paths, "n0").linked(item, f"{FOLDER}/2.arrow") is None
+
+
 def test_what_passes_through_memory_has_no_seal(paths: StorePaths, tmp_path: Path) -> None:
     """Outputs for the next stage have one if there was no room for them there."""
     stored, _ = write(Store(paths, "n0"), Seal.ON_DISK)
@@ -292,6 +411,20 @@ def test_no_host_sends_what_is_damaged(hosts: Hosts, part: tuple[int, int | None
         hosts.again().read((item,))
 
 
+def test_a_host_compares_again_what_it_sends_as_a_whole(hosts: Hosts) -> None:
+    """Else whoever gets it, and finds it damaged, would be told of it each time."""
+    item = replicated(hosts)
+    there = hosts.there_paths.memory / "n1" / item.file
+    assert ROWS == hosts.there.read((FileSlice(item.file, ("n1",)),))
+    (hosts.here_paths.memory / "n0" / item.file).unlink()
+    data = bytearray(there.read_bytes())
+    data[len(data) // 2] ^= 1
+    changed_later(there, bytes(data))
+    with pytest.raises(InputMissingError, match="on none of the nodes n1"):
+        hosts.again().read((FileSlice(item.file, ("n1",)),))
+    assert not there.exists()
+
+
 def test_what_is_damaged_both_here_and_there_is_lost(hosts: Hosts) -> None:
     """It is missing: no rows come."""
     item, chance = replicated(hosts), random.Random(4)
@@ -320,4 +453,4 @@ def test_a_file_that_comes_damaged_is_not_kept(paths: StorePaths) -> None:
     with RawFile(target, target, store.meter) as file:
         file.write(memoryview(data), len(data))
     assert data == target.read_bytes()
-    assert not target.stat().st_mode & stat.S_IWUSR
+    assert target.stat().st_mode & stat.S_IWUSR  # it is compared again before it is read
