@@ -105,6 +105,34 @@ MACROS = {
             lambda e_: coalesce(CASE WHEN system.main.typeof(x) IN ('DOUBLE[]', 'FLOAT[]')
             THEN javas(e_) ELSE e_ END, 'null')), ', '), ']') END
         ELSE CAST(x AS VARCHAR) END""",
+    "parts(a)": """CASE WHEN system.main.typeof(a) IN ('DOUBLE[]', 'FLOAT[]')
+        THEN list_transform(TRY_CAST(a AS VARCHAR[]), lambda e_: javas(e_))
+        ELSE TRY_CAST(a AS VARCHAR[]) END""",
+    # What joins texts: `x` decides, and would be cast to the type that it has here.
+    "part(x VARCHAR, raw)": "raw, "
+    + ", ".join(
+        f"(x {kind}, raw) AS {body}"
+        for body, kinds in (
+            ("as_string(raw)", ("DOUBLE", "FLOAT", "TIMESTAMPTZ")),
+            ("parts(raw)", ("DOUBLE[]", "FLOAT[]")),
+            (
+                "raw",
+                (
+                    "BOOLEAN",
+                    "BIGINT",
+                    "HUGEINT",
+                    "DECIMAL(38, 18)",
+                    "DATE",
+                    "TIMESTAMP",
+                    "BLOB",
+                    "VARCHAR[]",
+                    "BIGINT[]",
+                ),
+            ),
+        )
+        for kind in kinds
+    )
+    + ", (x, raw) AS raw",
     "seconds(x)": """
         CAST(system.main.date_part('us', CAST(x AS TIMESTAMP)) / 1e6 AS DECIMAL(8, 6))""",
     **{
