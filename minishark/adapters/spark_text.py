@@ -401,7 +401,8 @@ def _quotient(made: in_text.Column, type_: str) -> in_text.Column:
         return made
     (digits, scale), (others, by) = map(_digits, types)
     scale = _fitting(digits - scale + by, max(6, scale + others + 1))
-    return as_type(as_type(made, "VARCHAR"), f"DECIMAL(38, {scale})")
+    # With many decimals, a DOUBLE as text has its own digits, and not those of the nearest DECIMAL.
+    return as_type(as_type(made, "VARCHAR") if scale > 9 else made, f"DECIMAL(38, {scale})")
 
 
 MEANINGS: Meanings = {"text": _as_text, "item": _item, "total": _total, "quotient": _quotient}
@@ -570,7 +571,7 @@ def _added(node: Any) -> Any:
     is_sum = isinstance(total, exp.Sum)
     if not (is_sum or isinstance(total, exp.Avg)) or total.meta.get("added"):
         return None
-    if node.find_ancestor(exp.Pivot):
+    if node.find_ancestor(exp.Pivot) or (is_sum and _is_quotient(total.this)):
         return None
     total.meta["added"] = True
     item = total.this.expressions[0] if isinstance(total.this, exp.Distinct) else total.this
@@ -651,6 +652,16 @@ def _is_of_choices(node: Any) -> bool:
         return False
     is_pattern = isinstance(node.parent, exp.Like | exp.ILike)
     return is_pattern or isinstance(_bare(node.this), exp.Query)
+
+
+def _is_quotient(node: Any) -> bool:
+    """Whether it is computed from a quotient, so that it is neither whole nor text."""
+    match _bare(node):
+        case exp.Div():
+            return True
+        case exp.Add() | exp.Sub() | exp.Mul() as both:
+            return _is_quotient(both.this) or _is_quotient(both.expression)
+    return False
 
 
 def _inner(node: Any) -> bool:
