@@ -423,7 +423,11 @@ def reused_event(
 
 
 def reuse_text(
-    plan: QueryPlan, reuse: Reuse, environment: Environment, called: TaskFunction | None = None
+    plan: QueryPlan,
+    reuse: Reuse,
+    environment: Environment,
+    working_folder: str,
+    called: TaskFunction | None = None,
 ) -> str:
     """What of a plan exists already, for EXPLAIN; and of the rest, why it could not.
 
@@ -432,12 +436,14 @@ def reuse_text(
     """
     last = plan.stages[-1].index
     output = CollectRows().output(plan.physical, plan.columns)
+    if called is not None:
+        output = replace(output, function=called, kind=OutputKind.PARTITION)
     builder = JobBuilder(
         graph=StageGraph([StageNode(index=last, tasks=1)]),
         last=last,
-        output=output if called is None else replace(output, function=called),
+        output=output,
         folder="",
-        working_folder="",
+        working_folder=working_folder,
         environment=environment,
         threads=1,
         traced=False,

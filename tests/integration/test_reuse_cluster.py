@@ -250,10 +250,11 @@ def noted(rows):
     return rows
 
 with minishark.connect(sys.argv[1], reuse="cluster", single_task_rows=0, prints=False) as session:
-    rows = session.read.parquet(sys.argv[2]).select("k", "g").repartition(6, "g")
+    rows = session.read.parquet(sys.argv[2]).select("k", "g")
     kinds = {
         "batches": lambda: rows.map_batches(noted, "k BIGINT, g BIGINT"),
         "partitions": lambda: rows.map_partitions(noted, "k BIGINT, g BIGINT"),
+        "stored": lambda: rows.repartition(6, "g").map_partitions(noted, "k BIGINT, g BIGINT"),
         "groups": lambda: rows.group_by("g").apply_in_arrow(noted, "k BIGINT, g BIGINT"),
     }
     mapped = kinds[sys.argv[4]]()
@@ -263,11 +264,12 @@ with minishark.connect(sys.argv[1], reuse="cluster", single_task_rows=0, prints=
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["batches", "partitions", "groups"])
+@pytest.mark.parametrize("kind", ["batches", "partitions", "stored", "groups"])
 def test_what_functions_returned_outlives_a_program_and_a_node(
-    file: Path, tmp_path: Path, kind: str
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """A second program calls them for no rows, and EXPLAIN says so."""
+    """A second program calls them for no rows, and EXPLAIN says so where it can know."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     record = start_cluster(StartOptions(name="mapping", nodes=3))
     try:
         log, said = tmp_path / "calls", []
@@ -282,7 +284,9 @@ def test_what_functions_returned_outlives_a_program_and_a_node(
             else:
                 os.kill(record.nodes[1].pid, signal.SIGKILL)
                 time.sleep(1.0)
-        assert (calls, [False, True, True]) == (log.read_text(), said)
+        # EXPLAIN does not know what rows are stored first, and how groups are shuffled.
+        is_known = kind in ("batches", "partitions")
+        assert (calls, [False, is_known, is_known]) == (log.read_text(), said)
     finally:
         stop_cluster("mapping")
 
