@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import random
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,79 +24,11 @@ from minishark.worker.seals import Digest, Seal, checksum, digest_of, is_intact,
 from minishark.worker.storage import StorageMeter
 from minishark.worker.store import InputMissingError, Store
 from minishark.worker.writing import DamagedError, RawFile, StoredFile
+from tests.unit.damages import DAMAGES, changed_later, cut, damage, flipped, unreadable
 
 FOLDER = "s-1/tables/0"
 FILE = f"{FOLDER}/0.arrow"
 ROWS = pa.table({"x": range(3_000), "t": [f"text {i}" for i in range(3_000)]})
-_PAGE = 4096
-
-Damage = Callable[[bytearray, random.Random], bytearray]
-
-
-def flipped(data: bytearray, chance: random.Random, bits: int = 1) -> bytearray:
-    """Some bits are others, the same one in no two bytes of a page."""
-    for _ in range(bits):
-        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-    return data
-
-
-def flipped_both_ways(data: bytearray, chance: random.Random) -> bytearray:
-    """A bit is set in a word of a page, and the same one cleared in another word."""
-    page, mask = chance.randrange(len(data) // _PAGE) * _PAGE, 1 << chance.randrange(8)
-    places = range(page + chance.randrange(8), page + _PAGE, 8)
-    one = next((i for i in places if data[i] & mask), None)
-    other = next((i for i in places if not data[i] & mask), None)
-    for place in (one, other):
-        data[place or 0] ^= mask
-    return data
-
-
-def cut(data: bytearray, chance: random.Random) -> bytearray:
-    """The end is not there."""
-    return data[: chance.randrange(len(data))]
-
-
-def torn(data: bytearray, chance: random.Random) -> bytearray:
-    """The end was never written, and is zeros."""
-    first = chance.randrange(len(data) - 8)
-    return data[:first] + bytes(len(data) - first)
-
-
-def lost_page(data: bytearray, chance: random.Random) -> bytearray:
-    """A page was never written."""
-    first = chance.randrange(len(data) // _PAGE) * _PAGE
-    data[first : first + _PAGE] = bytes(_PAGE)
-    return data
-
-
-def moved(data: bytearray, chance: random.Random) -> bytearray:
-    """Two pages have changed places."""
-    one, other = (i * _PAGE for i in chance.sample(range(len(data) // _PAGE), 2))
-    first, second = data[one : one + _PAGE], data[other : other + _PAGE]
-    data[one : one + _PAGE], data[other : other + _PAGE] = second, first
-    return data
-
-
-def longer(data: bytearray, chance: random.Random) -> bytearray:
-    """Bytes of another file follow."""
-    return data + chance.randbytes(chance.randrange(1, 100))
-
-
-DAMAGES: tuple[Damage, ...] = (
-    flipped, lambda data, chance: flipped(data, chance, 3), flipped_both_ways, cut, torn, lost_page,
-    moved, longer,
-)  # fmt: skip
-
-
-def damage(path: Path, how: Damage, chance: random.Random) -> bool:
-    """Damage a file in place, as its inode stays; whether it has other bytes then."""
-    sound = path.read_bytes()
-    data = bytes(how(bytearray(sound), chance))
-    path.chmod(0o600)
-    with path.open("r+b") as file:
-        file.truncate(len(data))
-        file.write(data)
-    return data != sound
 
 
 @pytest.fixture
@@ -172,21 +105,6 @@ def test_a_file_is_looked_at_once_on_a_host(
     copy.write_bytes(stored.path.read_bytes())
     assert is_intact(copy)
     assert [stored.path.name, copy.name] == seen
-
-
-def changed_later(path: Path, data: bytes) -> None:
-    """Other bytes in a file that was compared, which still counts as sound."""
-    mode = path.stat().st_mode
-    path.chmod(0o600)
-    with path.open("r+b") as file:
-        file.truncate(len(data))
-        file.write(data)
-    path.chmod(mode)
-
-
-def unreadable(data: bytes) -> tuple[bytes, ...]:
-    """What may become of a file: it is cut, emptied, zeros, other bytes, or its tail is lost."""
-    return data[:100], b"", data[:-300], bytes(len(data)), data + b"more", b"x" * len(data)
 
 
 @pytest.mark.parametrize("seal", [Seal.NONE, Seal.ALWAYS])
@@ -423,6 +341,43 @@ def test_a_host_compares_again_what_it_sends_as_a_whole(hosts: Hosts) -> None:
     with pytest.raises(InputMissingError, match="on none of the nodes n1"):
         hosts.again().read((FileSlice(item.file, ("n1",)),))
     assert not there.exists()
+
+
+@pytest.mark.parametrize("evicts", [False, True])
+def test_many_find_a_damage_at_once(hosts: Hosts, evicts: bool) -> None:
+    """Each gets the rows, although others replace the file, or somebody makes room meanwhile."""
+    chance = random.Random(6)
+    with ThreadPoolExecutor(6) as pool:
+        for number in range(16):
+            item = replicated(hosts)
+            own = hosts.here_paths.memory / "n0" / item.file
+            assert damage(own, (flipped, cut)[number % 2], chance)
+            stores = [hosts.again() for _ in range(6)]
+            found = [pool.submit(store.read, ((item,))) for store in stores[1:]]
+            while evicts and not all(each.done() for each in found):
+                own.unlink(missing_ok=True)
+            assert [ROWS] * 5 == [each.result() for each in found]
+            assert ROWS == stores[0].read((item,))
+            assert checksum(own) == digest_of(item.file)
+
+
+def test_files_that_change_places_are_damaged(paths: StorePaths) -> None:
+    """Each has the other's bytes, which are sound as such."""
+    store, items = Store(paths, "n0"), []
+    for number in range(2):
+        rows = ROWS.slice(number * 1_000, 1_000)
+        stored = store.write(
+            f"{FOLDER}/{number}.arrow", ROWS.schema, [rows.to_batches()], Seal.ALWAYS
+        )
+        items.append((stored.path, FileSlice(stored.named(f"{FOLDER}/{number}.arrow"), ("n0",))))
+    (one, _), (other, _) = items
+    one.rename(one.with_name("between"))
+    other.rename(one)
+    one.with_name("between").rename(other)
+    for path, item in items:
+        with pytest.raises(InputMissingError):
+            store.read((item,))
+        assert not path.exists()
 
 
 def test_what_is_damaged_both_here_and_there_is_lost(hosts: Hosts) -> None:
