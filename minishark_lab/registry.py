@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import tomllib
 from collections.abc import Callable, Sequence
@@ -12,6 +13,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+import minishark_lab
+import sparrow_core
 from minishark.dataframe.names import nearest
 from minishark.errors import OptionError
 from minishark_lab.canary import experiment as canary
@@ -20,8 +23,9 @@ from minishark_lab.canary import simulated as canary_simulated
 from minishark_lab.chaos import experiment as chaos
 from minishark_lab.cluster import live, load, scale
 from minishark_lab.harness.charts import require_matplotlib
-from minishark_lab.harness.experiment import AnyExperiment, ExperimentError
+from minishark_lab.harness.experiment import AnyExperiment
 from minishark_lab.harness.parameters import checked
+from minishark_lab.harness.points import KEPT, Points
 from minishark_lab.harness.reports import PlotFormat, write_report
 from minishark_lab.harness.summary import Table, conclusion, summary
 from minishark_lab.simulation import experiment as simulation
@@ -35,6 +39,7 @@ from minishark_lab.sparrow import (
     replay,
     scale_out,
 )  # fmt: skip
+from sparrow_core.protocol.errors import SparrowError
 
 
 def _named(modules: tuple[ModuleType, ...]) -> dict[str, AnyExperiment]:
@@ -105,22 +110,43 @@ def run_experiment(
 ) -> Report:
     """Run an experiment `runs` times, with seeds from `seed` on, and report on all runs together.
 
-    An experiment that passes or fails is run once.
+    An experiment that passes or fails is run once. Of a simulation, points are kept in the folder
+    until it ends: if it is interrupted, the same command continues.
     """
     require_matplotlib()  # before the work, not after it
     runs = 1 if experiment.verdict else runs
+    points = _points(experiment, parameters, folder)
+    token = KEPT.set(points)
+    found = []
     try:
-        found = [
-            experiment.run(parameters, each, lambda share: advance(share / runs))
-            for each in range(seed, seed + runs)
-        ]
+        for each in range(seed, seed + runs):
+            if points is not None:
+                points.begin(each)
+            found.append(experiment.run(parameters, each, lambda share: advance(share / runs)))
         files = write_report(experiment, parameters, seed, found, folder, plots)
-    except ExperimentError as error:  # a trace that can't be read, a folder that can't be written
+    except SparrowError as error:  # a trace that can't be read, no compiler, a full disk
         raise OptionError(f"{experiment.name}: {error}.") from error
+    finally:
+        KEPT.reset(token)
+    if points is not None:
+        points.drop()
     if experiment.verdict is None:
         return Report(summary(experiment, found), files, conclusion(experiment, found))
     verdict = experiment.verdict(found[0])
     return Report([], files, verdict.text, verdict.passed)
+
+
+def _points(experiment: AnyExperiment, parameters: Any, folder: Path) -> Points | None:
+    """Where the points of a simulation are kept; of others none are."""
+    if experiment.kind != "simulated":
+        return None
+    code = hashlib.sha256()
+    for package in (minishark_lab, sparrow_core):
+        for file in sorted(Path(package.__path__[0]).rglob("*.[pc]*")):
+            if file.suffix in (".py", ".c"):
+                code.update(file.read_bytes())
+    made_with = {"parameters": msgspec.to_builtins(parameters), "code": code.hexdigest()}
+    return Points(folder / f"{experiment.name}.points", made_with)
 
 
 def describe(experiment: AnyExperiment) -> dict[str, Any]:

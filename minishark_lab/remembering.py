@@ -484,6 +484,59 @@ class _PrequalPlacer(BoundPlacer):
         return self._rng.choice(candidates)
 
 
+class JoinIdleQueue(Placement):
+    """Tasks go to nodes that have said that they are idle, and else anywhere.
+
+    Join-Idle-Queue (Lu et al., 2011). A node that falls idle tells the scheduler of its last task,
+    where the paper's tells one at random.
+    """
+
+    def __init__(self) -> None:
+        self.idle: OrderedDict[NodeName, int] = OrderedDict()  # free slots; who told first is first
+
+    def placer(self, job: PlacedJob, rng: Random) -> Placer:
+        return _JoinIdlePlacer(rng, job.probe_ratio, self)
+
+    def on_level(self, node: NodeName, level: NodeLevel, now: float) -> None:
+        self.idle.pop(node, None)
+        if level.net < 0:
+            self.idle[node] = -level.net
+
+    def on_asked(
+        self, node: NodeName, job: PlacedJob, tasks: Sequence[TaskSpec], now: float
+    ) -> None:
+        self.take(node, len(tasks))
+
+    def take(self, node: NodeName, count: int) -> None:
+        """So many of its free slots are to be used."""
+        if node in self.idle:
+            self.idle[node] -= count
+            if self.idle[node] <= 0:
+                del self.idle[node]
+
+    def on_node_lost(self, node: NodeName, now: float) -> None:
+        self.idle.pop(node, None)
+
+
+class _JoinIdlePlacer(BoundPlacer):
+    wants_levels = True
+
+    def __init__(self, rng: Random, probe_ratio: float, placement: JoinIdleQueue) -> None:
+        super().__init__(rng, probe_ratio)
+        self._placement = placement
+
+    def choose(self, task: TaskSpec, candidates: Sequence[NodeName]) -> NodeName:
+        idle = self._placement.idle
+        if not idle:
+            return self._rng.choice(candidates)
+        usable = dict.fromkeys(candidates)
+        node = next((node for node in idle if node in usable), None)
+        if node is None:
+            return self._rng.choice(candidates)
+        self._placement.take(node, 1)
+        return node
+
+
 # --- short jobs beside long ones -----------------------------------------------------------------
 
 

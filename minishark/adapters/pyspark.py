@@ -167,10 +167,40 @@ MACROS = {
             AND abs({_KEY}) NOT BETWEEN 1 AND json_array_length(to_json(a)) THEN no_element(k)
         ELSE a[k] END""",
     **{
-        f"as_{tries}sum{of_sums}": f"{cast}(total AS BIGINT), ({x}total) AS total"
+        f"as_{tries}sum_of_sums(total HUGEINT)": f"{cast}(total AS BIGINT), (total) AS total"
         for tries, cast in (("", "CAST"), ("try_", "TRY_CAST"))
-        for of_sums, x in (("(x BIGINT, total)", "x, "), ("_of_sums(total HUGEINT)", ""))
     },
+    # Of a DECIMAL, `least` has the type, as a macro can't name an `x` that is not grouped by.
+    # A product of fewer digits would have 18, which sums may exceed.
+    **{
+        f"as_{tries}sum(x BIGINT, total, least)": f"""{cast}(total AS BIGINT),
+        (x DECIMAL(38, 18), total, least) AS
+            cast_to_type(total, least * CAST(0 AS DECIMAL(19, 0))),
+        (x, total, least) AS total"""
+        for tries, cast in (("", "CAST"), ("try_", "TRY_CAST"))
+    },
+    # Quotients of decimals: cast_to_type() looks at types only, which are known when it is planned.
+    "digits_of(t)": """coalesce(TRY_CAST(regexp_extract(t, '\\((\\d+),', 1) AS INTEGER),
+        MAP {'TINYINT': 3, 'SMALLINT': 5, 'INTEGER': 10, 'BIGINT': 20}[t], 38)""",
+    "scale_of(t)": "coalesce(TRY_CAST(regexp_extract(t, ',(\\d+)\\)', 1) AS INTEGER), 0)",
+    "fitting(whole, n)": """
+        CASE WHEN whole + n > 38 THEN greatest(38 - whole, least(n, 6)) ELSE n END""",
+    "quotient_scale(a, b)": """fitting(digits_of(a) - scale_of(a) + scale_of(b),
+        greatest(6, scale_of(a) + digits_of(b) + 1))""",
+    "with_scale(x, n)": f"system.main.round(system.main.floor(x) * 0.{'0' * 37}, n)",
+    "as_avg(x BIGINT, mean, least)": """mean,
+        (x DECIMAL(38, 18), mean, least) AS cast_to_type(mean, with_scale(least, fitting(
+            digits_of(system.main.typeof(least)) - scale_of(system.main.typeof(least)),
+            scale_of(system.main.typeof(least)) + 4))),
+        (x, mean, least) AS mean""",
+    # A literal such as 3 has fewer digits than an INTEGER.
+    "scaled_as(a, b)": """with_scale(a + b, quotient_scale(system.main.typeof(a),
+        system.main.typeof(CASE WHEN system.main.typeof(b) = 'INTEGER'
+        THEN coalesce(b, CAST(0 AS TINYINT)) ELSE b END)))""",
+    # A DOUBLE as text has its own digits, and not those of the nearest DECIMAL.
+    "quotient(a, b)": """CASE WHEN system.main.typeof(a + b) LIKE 'DECIMAL%'
+        THEN cast_to_type(CAST(a / b AS VARCHAR), scaled_as(a, b))
+        ELSE cast_to_type(a / b, scaled_as(a, b)) END""",
     "summed(x VARCHAR)": "CAST(x AS DOUBLE), (x) AS x",
     # A month is whole when its day and time of day are reached again, as java.time counts.
     "whole_months(a, b)": """date_diff('month', a, b) - CASE
@@ -198,12 +228,9 @@ MACROS = {
 }
 """What functions mean to Spark that DuckDB has under the same name: SQL by signature."""
 _OR_NULL = "for NULL, or set spark.sql.ansi.enabled to false."
-_DIVISION = (
-    """CREATE OR REPLACE TEMP MACRO "{0}"(a, b) AS system.main."{0}"(a, nullif(b, 0))""",
-    """CREATE OR REPLACE TEMP MACRO "{0}"(a, b) AS CASE WHEN b = 0 THEN """
-    + _TOLD.format(f"Division by zero. Write try_divide() or try_mod() {_OR_NULL}", "b")
-    + """ ELSE system.main."{0}"(a, b) END""",
-)
+_DIVISION = """CREATE OR REPLACE TEMP MACRO "{0}"(a, b) AS
+    CASE WHEN b = 0 THEN {1} ELSE system.main."{0}"(a, b) END"""
+_BY_ZERO = _TOLD.format(f"Division by zero. Write try_divide() or try_mod() {_OR_NULL}", "b")
 _NO_ELEMENT = (
     "CREATE OR REPLACE TEMP MACRO no_element(k) AS NULL",
     "CREATE OR REPLACE TEMP MACRO no_element(k) AS "
@@ -217,7 +244,8 @@ _NULLS = "NULLS_FIRST_ON_ASC_LAST_ON_DESC"
 
 def ansi(*, is_on: bool) -> str:
     """Statements that make division by zero and an element that is not there errors, or NULL."""
-    made = [_DIVISION[is_on].format(operator) for operator in ("/", "%", "//")]
+    by_zero = _BY_ZERO if is_on else "NULL"
+    made = [_DIVISION.format(operator, by_zero) for operator in ("/", "%", "//")]
     return ";".join([*made, _NO_ELEMENT[is_on]])
 
 

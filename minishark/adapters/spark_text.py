@@ -8,17 +8,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import duckdb
 
-from minishark.dataframe.column import Meanings, as_text, item_of
+from minishark.dataframe.column import (
+    Call,
+    Meanings,
+    as_text,
+    as_type,
+    combine,
+    item_of,
+    mean_of,
+    whole_sum,
+)
 from minishark.errors import OptionError, QueryError
 from minishark.functions import in_text
 
 try:
     import sqlglot
     from sqlglot import TokenType, exp
+    from sqlglot.optimizer.annotate_types import annotate_types
 except ImportError as missing:
     raise OptionError("Spark's SQL needs sqlglot: pip install 'minishark[spark]'.") from missing
 
@@ -53,17 +64,23 @@ _Spark: Any = sqlglot.Dialect.get_or_raise("spark").__class__
 _DuckDB: Any = sqlglot.Dialect.get_or_raise("duckdb").__class__
 
 
-def _try_sum(arguments: Sequence[Any]) -> Any:
-    made = exp.Sum(this=arguments[0] if arguments else None)
-    made.meta["tries"] = True
+def _aggregate(name: str, kind: Any) -> Callable[[Sequence[Any]], Any]:
+    def made(arguments: Sequence[Any]) -> Any:
+        call = kind(this=arguments[0] if arguments else None)
+        call.meta["name"] = name
+        return call
+
     return made
+
+
+_AGGREGATES = {"mean": exp.Avg, "try_avg": exp.Avg, "try_sum": exp.Sum}
 
 
 class _Parser(_Spark.Parser):  # type: ignore[misc]
     STRICT_CAST = True  # what does not fit is an error, as in ANSI mode
     FUNCTIONS: ClassVar[dict[str, Any]] = {
         name: make for name, make in _Spark.Parser.FUNCTIONS.items() if name.lower() not in OURS
-    } | {"TRY_SUM": _try_sum}
+    } | {name.upper(): _aggregate(name, kind) for name, kind in _AGGREGATES.items()}
     FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
         name: parse
         for name, parse in _Spark.Parser.FUNCTION_PARSERS.items()
@@ -128,10 +145,23 @@ class DaysColumn(in_text.Column):
         return in_text.call("plus_days", other, self)
 
     def __rsub__(self, other: Any) -> in_text.Column:
-        return in_text.call("plus_days", other, -self)
+        return in_text.call("plus_days", other, in_text.Column.__neg__(self))
 
     def __add__(self, other: Any) -> in_text.Column:
+        if isinstance(other, DaysColumn):
+            return _of_days(in_text.Column.__add__(self, other))
         return in_text.call("plus_days", other, self)
+
+    def __sub__(self, other: Any) -> in_text.Column:
+        made = in_text.Column.__sub__(self, other)
+        return _of_days(made) if isinstance(other, DaysColumn) else made
+
+    def __neg__(self) -> in_text.Column:
+        return _of_days(in_text.Column.__neg__(self))
+
+
+def _of_days(made: in_text.Column) -> DaysColumn:
+    return DaysColumn(made.pieces, made.name, made.level, made.kind)
 
 
 def expr(str: str) -> in_text.Column:  # noqa: A002 - PySpark's name
@@ -139,12 +169,12 @@ def expr(str: str) -> in_text.Column:  # noqa: A002 - PySpark's name
     text = duckdb_expression(str, named=False)
     (item,) = _parsed(f"SELECT {str}")[0].expressions
     name = _name(item)
-    if isinstance(item, exp.Sum) and (made := _added(item)) is not None and made.expressions[1:]:
-        typed, total = made.expressions  # to which OVER and FILTER may be added
-        added = in_text.of_calls(made.name, typed.sql(SessionText), total.sql(SessionText))
+    if isinstance(item, exp.Sum | exp.Avg) and (made := _added(item)) and made.expressions[1:]:
+        typed, *calls = (each.sql(SessionText) for each in made.expressions)
+        added = in_text.of_calls(made.name, typed, *calls)  # which OVER and FILTER may be added to
         return added.alias(name)
     made = in_text.expr(text)
-    return DaysColumn(made.pieces, kind=made.kind) if _is_of_days(item) else made
+    return _of_days(made) if _is_of_days(item) else made
 
 
 def hash(*cols: Any) -> in_text.Column:  # noqa: A001 - PySpark's name
@@ -207,25 +237,17 @@ def current_schema() -> in_text.Column:
     return in_text.call("replace", in_text.call("current_schema"), "main", "default")
 
 
-def _of_numbers(name: str) -> Callable[..., in_text.Column]:
-    def function(col: Any) -> in_text.Column:
-        return in_text.called(name, [in_text.numbers(col)])
-
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"As `minishark.functions.{name}`; texts are numbers."
-    return function
+def avg(col: Any) -> in_text.Column:
+    """The mean; of DECIMALs one with 4 more decimals, and of texts one of numbers."""
+    return mean_of(in_text.column_or_name(col))
 
 
-avg, mean, sum, sum_distinct, try_avg, try_sum = map(  # noqa: A001 - PySpark's names
-    _of_numbers, ("avg", "mean", "sum", "sum_distinct", "try_avg", "try_sum")
-)
-sumDistinct = sum_distinct  # noqa: N816 - PySpark's name
+mean = try_avg = avg
 
 
 def make_ym_interval(years: Any = 0, months: Any = 0) -> in_text.Column:
     """An interval of years and months, with which a date stays one."""
-    made = in_text.called("make_ym_interval", [years, months])
-    return DaysColumn(made.pieces, made.name, made.level, made.kind)
+    return _of_days(in_text.called("make_ym_interval", [years, months]))
 
 
 current_database = current_schema
@@ -299,7 +321,51 @@ def _item(item: in_text.Column, type_: str, key: int) -> in_text.Column:
     return item_of(item, type_, key=key)
 
 
-MEANINGS: Meanings = {"text": _as_text, "item": _item}
+def _total(made: in_text.Column, type_: str, cast: str) -> in_text.Column:
+    """A sum or mean; of texts one of numbers, of DECIMALs one that holds all sums of 10^10."""
+    (call,) = made.pieces
+    assert isinstance(call, Call)
+    if type_ == "VARCHAR":
+        modifier, *rest = call.arguments.pieces
+        pieces = rest if modifier == "DISTINCT " else call.arguments.pieces
+        item = as_type(replace(call.arguments, pieces=tuple(pieces)), "DOUBLE")
+        listed = combine(modifier, item, bare=True) if pieces is rest else item
+        return replace(made, pieces=(replace(call, arguments=listed),))
+    if type_.startswith("DECIMAL("):
+        digits, scale = _digits(type_)
+        more = 4 if call.name == "avg" else 0
+        scale = _fitting(digits - scale, scale + more)
+        return as_type(made, f"DECIMAL({min(digits + (more or 10), 38)}, {scale})", cast)
+    return made if call.name == "avg" else whole_sum(made, type_, cast)
+
+
+_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INTEGER": 10, "BIGINT": 20}
+
+
+def _digits(type_: str) -> tuple[int, int]:
+    """How many digits the numbers of a type have, and how many of them are decimals."""
+    if type_.startswith("DECIMAL("):
+        digits, scale = type_.removeprefix("DECIMAL(").removesuffix(")").split(",")
+        return int(digits), int(scale)
+    return _DIGITS.get(type_, 38), 0
+
+
+def _fitting(whole: int, scale: int) -> int:
+    """The decimals that fit beside so many digits before the point; 6 at least."""
+    return min(scale, max(38 - whole, min(scale, 6)))
+
+
+def _quotient(made: in_text.Column, type_: str) -> in_text.Column:
+    """A quotient; of DECIMALs a DECIMAL, with the digits that a DOUBLE has."""
+    types = list(_parts(type_).values()) if type_ else []
+    if not any(each.startswith("DECIMAL(") for each in types) or {"DOUBLE", "FLOAT"} & {*types}:
+        return made
+    (digits, scale), (others, by) = map(_digits, types)
+    scale = _fitting(digits - scale + by, max(6, scale + others + 1))
+    return as_type(as_type(made, "VARCHAR"), f"DECIMAL(38, {scale})")
+
+
+MEANINGS: Meanings = {"text": _as_text, "item": _item, "total": _total, "quotient": _quotient}
 """What expressions of Columns are otherwise: see `Dialect.meanings`."""
 
 
@@ -334,6 +400,8 @@ def _as_meant(node: Any) -> Any:
             return _selected(node)
         case exp.Group():
             return _grouped(node)
+        case exp.SetOperation() if not isinstance(node.parent, exp.SetOperation):
+            return _united(node)
         case exp.Table() if node.db.lower() == "global_temp":
             node.set("db", None)
         case exp.Table(this=exp.Anonymous(this=name)) if name.lower() == "range":
@@ -351,7 +419,9 @@ def _as_meant(node: Any) -> Any:
         case exp.Substring() | exp.Transform():
             name = "substr" if isinstance(node, exp.Substring) else "transform"
             return exp.Var(this=in_text.sql(_called(name, list(node.iter_expressions()))))
-        case exp.Sum() | exp.Filter() | exp.Window() if (added := _added(node)) is not None:
+        case exp.Sum() | exp.Avg() | exp.Filter() | exp.Window() if (
+            added := _added(node)
+        ) is not None:
             return added
         case exp.Count(this=exp.Star()) if node.find_ancestor(exp.Pivot):
             return exp.Sum(this=exp.Literal.number(1))  # NULL where no rows are
@@ -361,8 +431,6 @@ def _as_meant(node: Any) -> Any:
             return exp.Sum(this=exp.cast(_known(item, *others), "INT"))
         case exp.GroupConcat() if isinstance(node.args.get("separator"), exp.Null | None):
             node.set("separator", exp.Literal.string(""))
-        case exp.Avg(this=item) if not isinstance(item, exp.Distinct):
-            node.set("this", exp.Anonymous(this="summed", expressions=[item]))
         case exp.Bracket(this=of, expressions=[key]) if not (
             key.is_string or isinstance(key, exp.Null)
         ):
@@ -383,6 +451,11 @@ def _as_meant(node: Any) -> Any:
             return exp.IgnoreNulls(this=_picking(call))
         case exp.FirstValue() | exp.LastValue() if not _is_windowed(node):
             return _picking(node)
+        case exp.Div(this=span, expression=parts) if isinstance(_bare(span), exp.Interval):
+            part = exp.Div(this=exp.cast(exp.Literal.number(1), "DOUBLE"), expression=parts)
+            return exp.Mul(this=span, expression=part).transform(_as_meant)
+        case exp.Div() if not _is_of_text(node) and not _inner(node):
+            return exp.Anonymous(this="quotient", expressions=[*_inside(node).iter_expressions()])
         case exp.Div() | exp.Add() | exp.Sub() | exp.Mul() | exp.Mod() if _is_of_text(node):
             return _counted(node)
         case exp.Interval(this=exp.Literal(this=text), unit=exp.IntervalSpan() as span):
@@ -414,7 +487,7 @@ def _as_meant(node: Any) -> Any:
             return _plus_days(day, span)
         case exp.Add(this=day, expression=span) if _is_of_days(span):
             return _plus_days(day, span)
-        case exp.Sub(this=day, expression=span) if _is_of_days(span):
+        case exp.Sub(this=day, expression=span) if _is_of_days(span) and not _is_of_days(day):
             return _plus_days(day, exp.Neg(this=span))
         case exp.Quantile():
             return exp.Anonymous(
@@ -436,20 +509,28 @@ def _whole_units(unit: str, start: Any, end: Any) -> Any:
 
 
 def _added(node: Any) -> Any:
-    """A sum, with FILTER and OVER, which is a BIGINT of whole numbers; None of anything else."""
+    """A sum or mean of Spark's type, with FILTER and OVER; None of anything else."""
     total = node
     while isinstance(total, exp.Filter | exp.Window):
         total = total.this
-    if not isinstance(total, exp.Sum) or total.meta.get("added") or node.find_ancestor(exp.Pivot):
+    is_sum = isinstance(total, exp.Sum)
+    if not (is_sum or isinstance(total, exp.Avg)) or total.meta.get("added"):
+        return None
+    if node.find_ancestor(exp.Pivot):
         return None
     total.meta["added"] = True
     item = total.this.expressions[0] if isinstance(total.this, exp.Distinct) else total.this
-    name = "as_try_sum" if total.meta.get("tries") else "as_sum"
+    name = "as_avg" if not is_sum else f"as_{total.meta.get('name', 'sum')}"
     if item.find(exp.AggFunc, exp.Window):  # whose type DuckDB does not know there
-        return _typed(f"{name}_of_sums", _inside(node))
+        return _typed(f"{name}_of_sums", _inside(node)) if is_sum else None
     typed = item.copy().transform(_as_meant)
     item.replace(exp.Anonymous(this="summed", expressions=[item.copy()]))
-    return exp.Anonymous(this=name, expressions=[typed, _inside(node)])
+    least = exp.Min(this=typed.copy())
+    if total is not node:
+        around = node.copy()
+        around.find(type(total)).replace(least)
+        least = _inside(around)
+    return exp.Anonymous(this=name, expressions=[typed, _inside(node), least])
 
 
 def _bare(node: Any) -> Any:
@@ -489,11 +570,25 @@ def _plus_days(*sides: Any) -> Any:
 def _is_of_days(span: Any) -> bool:
     """Whether it is an interval that leaves a date a date, as far as its text tells."""
     match _bare(span):
+        case exp.Neg(this=inside):
+            return _is_of_days(inside)
+        case exp.Add(this=left, expression=right) | exp.Sub(this=left, expression=right):
+            return _is_of_days(left) and _is_of_days(right)
+        case exp.Mul(this=left, expression=right):
+            return any(_is_of_days(each) and _is_of_months(each) for each in (left, right))
         case exp.Interval(unit=exp.Expression() as unit):
             return unit.name.upper().removesuffix("S") in _DAYS and "DAY TO" not in unit.sql()
         case exp.Anonymous() as call:
             return call.name.lower() == "make_ym_interval"
     return False
+
+
+def _is_of_months(span: Any) -> bool:
+    """Whether it has no days, so that a multiple of it has no parts of days."""
+    units = [
+        str(each.args["unit"]).upper().removesuffix("S") for each in span.find_all(exp.Interval)
+    ]
+    return all(unit in _MONTHS for unit in units)
 
 
 def _is_of_choices(node: Any) -> bool:
@@ -502,6 +597,11 @@ def _is_of_choices(node: Any) -> bool:
         return False
     is_pattern = isinstance(node.parent, exp.Like | exp.ILike)
     return is_pattern or isinstance(_bare(node.this), exp.Query)
+
+
+def _inner(node: Any) -> bool:
+    """Whether a quotient is within one; a macro has its arguments many times, for their types."""
+    return any(part.find(exp.Div) for part in node.iter_expressions())
 
 
 def _is_of_text(node: Any) -> bool:
@@ -571,7 +671,8 @@ def _selected(node: Any) -> Any:
 def _ordered(node: Any) -> list[Any]:
     """What a query selects: of joins by USING, `*` has the columns of the last one first."""
     keys: list[Any] = []
-    for join in node.args.get("joins") or ():
+    joins = node.args.get("joins") or ()
+    for join in joins:
         keys = [*(key for key in join.args.get("using") or ()), *keys]
         if join.method == "NATURAL" and any(isinstance(i, exp.Star) for i in node.expressions):
             raise QueryError(
@@ -580,11 +681,17 @@ def _ordered(node: Any) -> list[Any]:
             )
     names = list(dict.fromkeys(key.name for key in keys))
     columns = [exp.to_identifier(name, quoted=True).sql(_DuckDB) for name in names]
-    alone = len(node.args.get("joins") or ()) == 1  # both sides have the columns of USING
+    used = {frozenset(key.name for key in join.args.get("using") or ()) for join in joins}
+    alike = len(used) == 1  # all tables have the columns of USING
     items: list[Any] = []
     for item in node.expressions:
-        star = item.this if isinstance(item, exp.Column) and alone else item
+        star = item.this if isinstance(item, exp.Column) else item
         if names and isinstance(star, exp.Star) and not any(star.args.values()):
+            if star is not item and not alike:
+                raise QueryError(
+                    f"Binder Error: {item.sql()} of joins by different columns has them in another"
+                    " order than Spark's: name the columns."
+                )
             of = "" if star is item else f"{item.args['table'].sql(_DuckDB)}."
             first = ", ".join(f"{of}{column}" for column in columns)
             text = f"SELECT {first}, {of}* EXCLUDE ({', '.join(columns)})"
@@ -605,8 +712,8 @@ def _name(item: Any) -> str:
                 return exp.Var(this=node.this)
             case exp.Identifier(quoted=True):
                 return exp.to_identifier(node.this, quoted=False)
-            case exp.Sum() if node.meta.get("tries"):
-                call = exp.Anonymous(this="try_sum", expressions=[node.this.copy()])
+            case exp.Sum() | exp.Avg() if name := node.meta.get("name"):
+                call = exp.Anonymous(this=name, expressions=[node.this.copy()])
                 return call.transform(shown)
             case exp.Binary() if not isinstance(node.parent, exp.Paren | exp.Dot):
                 return exp.Paren(this=node.transform(shown, copy=True)) if node.parent else node
@@ -656,6 +763,36 @@ def _joined(view: Any) -> Any:
     named = alias.this or exp.to_identifier(f"view_{id(view)}")
     table = exp.TableAlias(this=named.copy(), columns=names)
     return exp.Join(this=exp.Lateral(this=query, alias=table), kind="CROSS")
+
+
+def _united(node: Any) -> Any:
+    """UNION and its kin: texts beside values of a type that the text tells are cast to it."""
+    queries = [query for query in _united_queries(node) if not query.is_star]
+    items = [annotate_types(query.copy(), dialect="spark").selects for query in queries]
+    for place in range(min(map(len, items), default=0)):
+        kinds = [query[place].type.this for query in items]
+        others = {*kinds} - {*exp.DataType.TEXT_TYPES, exp.DType.NULL, exp.DType.UNKNOWN}
+        if not others:
+            continue
+        fractions = others - exp.DataType.INTEGER_TYPES
+        wide = "DOUBLE" if fractions <= exp.DataType.NUMERIC_TYPES else min(fractions, key=str)
+        for query, kind in zip(queries, kinds, strict=True):
+            if kind in exp.DataType.TEXT_TYPES:
+                item = query.selects[place]
+                value = item.this if isinstance(item, exp.Alias) else item
+                cast = exp.cast(value.copy(), wide if fractions else "BIGINT")
+                value.replace(cast if value is not item else exp.alias_(cast, item.output_name))
+    return node
+
+
+def _united_queries(node: Any) -> list[Any]:
+    """The SELECTs that set operations put together."""
+    match node:
+        case exp.SetOperation(this=left, expression=right):
+            return [*_united_queries(left), *_united_queries(right)]
+        case exp.Subquery(this=inside):
+            return _united_queries(inside)
+    return [node] if isinstance(node, exp.Select) else []
 
 
 def _grouped(node: Any) -> Any:

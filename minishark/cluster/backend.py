@@ -48,9 +48,6 @@ TRANSACTIONS_FOLDER = "transactions"
 _LATE_BINDING = "sparrow"
 """The policy whose tasks wait for the node that is free first."""
 
-_USUAL_WAIT_S = 0.005
-"""A free node has taken a task by then."""
-
 BackendError: TypeAlias = SparrowError
 """What a backend raises when it is closed."""
 
@@ -117,26 +114,24 @@ class Placement:
         nodes: tuple[str, ...] = (),
         memory_bytes: int = 0,
         *,
-        usual: str = "",
+        wait_s: float | None = None,
     ) -> Task:
         """A task of a job, which prefers some nodes, or else any will do.
 
-        In the second case it goes to its `usual` node, if it has one that is free: a wish that ends
-        after a few milliseconds.
+        It waits for them as the placement says, or for `wait_s` seconds.
         """
-        if usual and not nodes:
-            return Task(TaskId(number), payload, (usual,), _USUAL_WAIT_S, memory_bytes)
-        return Task(TaskId(number), payload, nodes, self.wait_s, memory_bytes)
+        wait_s = self.wait_s if wait_s is None else wait_s
+        return Task(TaskId(number), payload, nodes, wait_s, memory_bytes)
 
-    def usual_node(self, text: str) -> str:
+    def usual_node(self, text: str) -> tuple[str, ...]:
         """Where tasks that run a text go if that is free; empty if there is no such place.
 
         The same one as long as the nodes are the same. Policies that bind tasks to nodes at once
         would let them wait there.
         """
         if self.policy != _LATE_BINDING or len(self.nodes) < 2:
-            return ""
-        return max(self.nodes, key=lambda node: crc32(f"{node} {text}".encode()))
+            return ()
+        return (max(self.nodes, key=lambda node: crc32(f"{node} {text}".encode())),)
 
     def job(
         self,

@@ -69,7 +69,8 @@ class ExecutorRunner:
         self._has_hosts = "host" in config
         self._name = config["executor"]
         files = self._remote_files if self._has_hosts else None
-        self._store = Store(self._paths, config["node"], config.get("host", ""), files, meter)
+        host, has_died = config.get("host", ""), config.get("died", "0") != "0"
+        self._store = Store(self._paths, config["node"], host, files, meter, is_wary=has_died)
         self._runner = TaskRunner(self._store, memory=memory, spill_folder=str(spill))
         self._calls = PythonTasks(self._store, self._paths.disk / "run", config.get("keys"))
         self._programs = ProgramSlot(self._store, config, keys)

@@ -320,7 +320,7 @@ class Service:
                     missing = f"{self._store_name} has no {part.file}"
                     yield wire.Chunk(last=final, part=number, problem=missing), _NOTHING
                     continue
-                if not is_intact(file):
+                if not is_intact(file, again=request.whole):
                     damaged = f"{self._store_name} has {part.file}, but damaged"
                     yield wire.Chunk(last=final, part=number, problem=damaged), _NOTHING
                     continue

@@ -32,7 +32,7 @@ from minishark.dataframe.duckdb_functions import (
     single_call,
 )
 from minishark.dataframe.literals import literal
-from minishark.dataframe.names import CamelCase, ident, snake_case, spelt_otherwise
+from minishark.dataframe.names import CamelCase, ident, name_parts, snake_case, spelt_otherwise
 from minishark.dataframe.pandas_names import column_hint
 from minishark.dataframe.types import DataType, duckdb_type
 from minishark.errors import OptionError, QueryError
@@ -95,6 +95,14 @@ class Subquery:
     before: str  # what stands before the query, such as "EXISTS "
     parts: tuple[str | Outer, ...]
     held: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Variable:
+    """A variable of a lambda."""
+
+    name: str
+    like: Column  # what has its type, and means something outside of the lambda, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +211,7 @@ class ByType:
         return Column((self,), level=Level.ATOM, kind=self.argument.kind)
 
 
-Piece: TypeAlias = str | Reference | InputFile | Outer | Subquery | Text | Call | ByType
+Piece: TypeAlias = str | Reference | InputFile | Outer | Subquery | Variable | Text | Call | ByType
 Resolve: TypeAlias = Callable[[Any], str]  # of a Reference, and what else only a SELECT knows
 TypeOf: TypeAlias = Callable[["Column"], str]
 Meanings: TypeAlias = Mapping[str, Callable[..., "Column"]]
@@ -221,12 +229,31 @@ def item_of(item: Column, type_: str, *, key: int) -> Column:
     return atom(combine(item, f"[{key if type_.startswith('MAP(') else key + 1}]"))
 
 
+def as_type(item: Column, type_: str, cast: str = "CAST") -> Column:
+    return combine(f"{cast}(", item, f" AS {type_})", bare=True)
+
+
 def as_text(item: Column, _: str) -> Column:
-    return combine("CAST(", item, " AS VARCHAR)", bare=True)
+    return as_type(item, "VARCHAR")
 
 
 def infix(left: Any, operator: str, right: Any) -> Column:
     return combine(value(left), f" {operator} ", value(right))
+
+
+def _short(side: Any) -> Column:
+    """A literal such as 3 in the type that has its digits; anything else unchanged."""
+    match value(side):
+        case Column(pieces=(str() as text,)) as short if text.isdecimal() and len(text) < 3:
+            return as_type(short, "TINYINT")
+    return value(side)
+
+
+def _quotient(left: Any, _: Any, right: Any) -> Column:
+    made = infix(left, "/", right)
+    both = combine("struct_pack(a := ", _short(left), ", b := ", _short(right), ")", bare=True)
+    typed = ByType(argument=made, make=_same, decides=both, meaning=("quotient",), is_plain=True)
+    return replace(typed.column(), level=Level.OTHER)
 
 
 def condition(*parts: Any) -> Column:
@@ -349,7 +376,7 @@ class Column(CamelCase):
     __add__, __radd__ = _left(infix, "+"), _right(infix, "+")
     __sub__, __rsub__ = _left(infix, "-"), _right(infix, "-")
     __mul__, __rmul__ = _left(infix, "*"), _right(infix, "*")
-    __truediv__, __rtruediv__ = _left(infix, "/"), _right(infix, "/")
+    __truediv__, __rtruediv__ = _left(_quotient, "/"), _right(_quotient, "/")
     __mod__, __rmod__ = _left(infix, "%"), _right(infix, "%")
     __and__, __rand__ = _left(_logical, Level.AND), _right(_logical, Level.AND)
     __or__, __ror__ = _left(_logical, Level.OR), _right(_logical, Level.OR)
@@ -559,15 +586,15 @@ class Column(CamelCase):
         return call("struct_extract", self, value(name))
 
     def with_field(self, name: str, item: Any) -> Column:
-        """A struct with a field more, or replaced.
-
-        A field `a.b` of a struct within the struct can't be named; build it with two calls.
-        """
-        made = combine("struct_update(", self, f", {ident(name)} := ", value(item), ")", bare=True)
+        """A struct with a field more, or replaced; `a.b` is a field of the struct `a` within it."""
+        first, *inner = name_parts(name)
+        if inner:
+            item = self.get_field(first).with_field(_joined(inner), item)
+        made = combine("struct_update(", self, f", {ident(first)} := ", value(item), ")", bare=True)
         return case(self.is_not_null(), atom(made))
 
     def drop_fields(self, *names: str) -> Column:
-        """A struct without some of its fields."""
+        """A struct without some of its fields; `a.b` is a field of the struct `a` within it."""
         return ByType(argument=self, make=_Without(names)).column()
 
     def transform(self, function: Callable[[Column], Column]) -> Column:
@@ -761,7 +788,7 @@ def _written(
             case Call():
                 yield from _written(piece.written().pieces, type_of, meanings)
             case ByType():
-                decides = piece.argument if piece.decides is None else piece.decides
+                decides = _outside(piece.argument if piece.decides is None else piece.decides)
                 name, *rest = piece.meaning or ("",)
                 if name in meanings:
                     made = meanings[name](piece.argument, type_of(decides), *rest)
@@ -770,6 +797,8 @@ def _written(
                 yield from _written(made.pieces, type_of, meanings)
             case Text():
                 yield piece.sql
+            case Variable():
+                yield piece.name
             case Subquery():
                 yield f"{piece.before}("
                 yield from (p if isinstance(p, str) else Correlated(p) for p in piece.parts)
@@ -819,20 +848,29 @@ def row_number() -> Column:
 
 def with_row_numbers(column: Column, number: Column) -> Column:
     """An expression with a column in place of the number of the row; unchanged without that."""
-    pieces = tuple(
-        piece for whole in column.pieces for piece in _with_row_number(whole, number)
-    )  # fmt: skip
+    return _with(column, lambda piece: number if piece is _ROW_NUMBER else None)
+
+
+def _outside(column: Column) -> Column:
+    """An expression of the same type as one within a lambda, without the lambda's variables."""
+    return _with(column, lambda p: _outside(p.like) if isinstance(p, Variable) else None)
+
+
+def _with(column: Column, put: Callable[[Piece], Column | None]) -> Column:
+    """An expression with others in place of some of its pieces; the same one without any."""
+    pieces = tuple(piece for whole in column.pieces for piece in _put(whole, put))
     same = len(pieces) == len(column.pieces) and all(map(operator.is_, pieces, column.pieces))
     return column if same else replace(column, pieces=pieces)
 
 
-def _with_row_number(piece: Piece, number: Column) -> tuple[Piece, ...]:
-    if piece is _ROW_NUMBER:
-        return number.pieces
+def _put(piece: Piece, put: Callable[[Piece], Column | None]) -> tuple[Piece, ...]:
+    other = put(piece)
+    if other is not None:
+        return other.pieces
     match piece:
         case Call() | ByType(argument=Column()):
             changed = {
-                name: with_row_numbers(part, number)
+                name: _with(part, put)
                 for name in ("arguments", "condition", "window", "argument", "decides")
                 if isinstance(part := getattr(piece, name, None), Column)
             }
@@ -902,6 +940,11 @@ _SPARKS_OWN = re.compile(
 )
 
 
+def _joined(parts: Sequence[str]) -> str:
+    """The name of a field within a field."""
+    return ".".join(f"`{part}`" for part in parts)
+
+
 @dataclass(frozen=True, slots=True)
 class _Without:
     """A struct without some fields."""
@@ -911,13 +954,19 @@ class _Without:
     def __call__(self, item: Column, type_: str) -> Column:
         if not type_.startswith("STRUCT("):
             return item
-        dropped = [name.lower() for name in self.names]
-        kept = [name for name, _ in duckdb.sqltype(type_).children if name.lower() not in dropped]
-        if not kept:
-            raise OptionError("drop_fields() would drop all fields; a struct has one at least.")
+        dropped: dict[str, list[str]] = {}  # by the field, what is dropped within it
+        for first, *inner in map(name_parts, self.names):
+            dropped.setdefault(first.lower(), []).append(_joined(inner))
         parts: list[Any] = []
-        for name in kept:
-            parts += [", "] * bool(parts) + [f"{ident(name)} := ", item.get_field(name)]
+        for name, kind in duckdb.sqltype(type_).children:
+            inside = dropped.get(name.lower(), ())
+            if "" in inside:
+                continue
+            field = item.get_field(name)
+            field = _Without(tuple(inside))(field, str(kind)) if inside else field
+            parts += [", "] * bool(parts) + [f"{ident(name)} := ", field]
+        if not parts:
+            raise OptionError("drop_fields() would drop all fields; a struct has one at least.")
         made = combine("struct_pack(", *parts, ")", bare=True)
         return case(item.is_not_null(), atom(made))
 
@@ -1063,12 +1112,27 @@ def sum_of(item: Column, *, modifier: str = "", cast: str = "CAST") -> Column:
     listed = combine(modifier, item, bare=True) if modifier else item
     added = Call(function="sum", arguments=listed).column(max(item.kind, Kind.GROUP))
 
-    def make(item: Column, type_: str) -> Column:
-        if type_ not in _SUMMED:
-            return item
-        return combine(f"{cast}(", item, " AS BIGINT)", bare=True)
+    make = functools.partial(whole_sum, cast=cast)
+    return ByType(argument=added, make=make, decides=item, meaning=("total", cast)).column()
 
-    return ByType(argument=added, make=make, decides=item).column()
+
+def whole_sum(added: Column, type_: str, cast: str) -> Column:
+    """A sum of values of a type; of whole numbers a BIGINT."""
+    if type_ not in _SUMMED:
+        return added
+    return as_type(added, "BIGINT", cast)
+
+
+def mean_of(item: Column) -> Column:
+    """A mean."""
+    made = Call(function="avg", arguments=item).column(max(item.kind, Kind.GROUP))
+    meant = ("total", "CAST")
+    typed = ByType(argument=made, make=_same, decides=item, meaning=meant, is_plain=True)
+    return typed.column()
+
+
+def _same(item: Column, _: str) -> Column:
+    return item
 
 
 def count_of_rows() -> Column:

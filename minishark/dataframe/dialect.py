@@ -23,7 +23,8 @@ class Dialect:
 
     meanings: Meanings = {}  # noqa: RUF012 - it is not changed
     """What expressions of Columns are otherwise, of a Column and its type: `text` is a cast to a
-    text, `item` an element by its position from 0, or by its key."""
+    text, `item` an element by its position from 0, or by its key, `total` a sum
+    or mean, `quotient` a quotient, of a struct of both sides."""
 
     blob: type = bytes
     """What blobs are in rows."""

@@ -18,6 +18,7 @@ from minishark.dataframe.column import (
     case,
     column,
     count_of_rows,
+    mean_of,
     only_reference,
     row_number,
     star_call,
@@ -358,6 +359,8 @@ def _named(name: str, function: str) -> Column:
         return replace(star_call(function), name="count")
     if function.lower() == "sum":
         return sum_of(column(name))
+    if function.lower() in {"avg", "mean"}:
+        return mean_of(column(name))
     return call(function, column(name), kind=Kind.GROUP)
 
 

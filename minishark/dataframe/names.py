@@ -37,6 +37,22 @@ def ident(name: str) -> str:
     return name if plain else quote(name)
 
 
+def name_parts(name: str) -> list[str]:
+    """A name split at dots that are not within backticks or quotes."""
+    parts: list[str] = []
+    current = mark = ""
+    for char in name:
+        if mark:
+            mark, current = ("", current) if char == mark else (mark, current + char)
+        elif char in '`"' and not current:
+            mark = char
+        elif char == ".":
+            parts, current = [*parts, current], ""
+        else:
+            current += char
+    return [name] if mark else [*parts, current]
+
+
 def readable(text: str) -> str:
     """An expression as a column name, without what only makes its type.
 

@@ -39,7 +39,7 @@ from minishark.dataframe.column import (
     only_reference,
 )
 from minishark.dataframe.generated_functions import PREFIX, declare
-from minishark.dataframe.names import ident, no_column, readable
+from minishark.dataframe.names import ident, name_parts, no_column, readable
 from minishark.dataframe.subqueries import mark, new_alias
 from minishark.errors import ColumnError, OptionError, UnsupportedError
 from minishark.model.expressions import Schema, numbered, quote_text
@@ -213,7 +213,7 @@ class Select:
         """What DuckDB calls an expression without the meanings that it has here."""
         named = tuple((attribute.name, attribute.type) for attribute in self.attributes)
         name, _ = _bound(column.sql(_Names(_Resolver(self))), named)
-        return name or readable(column.sql(lambda reference: reference.name))
+        return readable(name or column.sql(lambda reference: reference.name))
 
     def nested(self) -> Select:
         """A SELECT of all columns of this one as a subquery."""
@@ -352,7 +352,7 @@ class Select:
         if reference.id is not None:
             places = [i for i, a in enumerate(attributes) if reference.id in a.ids]
             return _only(places, reference, attributes), ()
-        parts = _parts(reference.name)
+        parts = name_parts(reference.name)
         # The longest column name wins, as names may have dots: then fewer parts are fields.
         for fields in range(len(parts)):
             head = parts[: len(parts) - fields]
@@ -462,6 +462,9 @@ class _Resolver:
                 return self.select.items[index].attribute.type
         types = enumerate(attribute.type for attribute in self.select.attributes)
         columns = tuple((f"c{index}", type_) for index, type_ in types)
+        _, type_ = _bound(column.sql(_Positions(self, self.meanings)), columns)
+        if type_ or not self.meanings:  # which may call what only the session has
+            return type_
         return _bound(column.sql(_Positions(self)), columns)[1]
 
 
@@ -470,6 +473,7 @@ class _Positions:
     """As `_Resolver`, with columns called by their positions: c0, c1 ..."""
 
     inner: _Resolver
+    meanings: Meanings = field(default_factory=dict)
 
     def __call__(self, reference: Reference | InputFile | Outer | Correlated) -> str:
         match reference:
@@ -584,22 +588,6 @@ def _is_called(attribute: Attribute, parts: Sequence[str]) -> bool:
         return True
     qualified = folded[0] in attribute.qualifiers
     return qualified and ".".join(folded[1:]) == attribute.name.lower()
-
-
-def _parts(name: str) -> list[str]:
-    """A name split at dots that are not within backticks or quotes."""
-    parts: list[str] = []
-    current = mark = ""
-    for char in name:
-        if mark:
-            mark, current = ("", current) if char == mark else (mark, current + char)
-        elif char in '`"' and not current:
-            mark = char
-        elif char == ".":
-            parts, current = [*parts, current], ""
-        else:
-            current += char
-    return [name] if mark else [*parts, current]
 
 
 def _only(places: list[int], reference: Reference, attributes: Sequence[Attribute]) -> int:

@@ -144,7 +144,11 @@ def drop(select: Select, columns: Sequence[Any], *, all_named: bool = False) -> 
         reference = only_reference(column)
         if reference is None:
             raise OptionError("drop() takes columns, not expressions.")
-        dropped.append(inner.find(reference)[0])
+        index, fields = inner.find(reference)
+        called = inner.attributes[index].name.lower() == reference.name.lower()
+        if all_named and (fields or (called and "." in reference.name)):
+            continue  # a field is no column
+        dropped.append(index)
     items = tuple(item for index, item in enumerate(inner.items) if index not in dropped)
     if not items:
         raise OptionError("A DataFrame has at least one column; this would drop all.")

@@ -11,6 +11,7 @@ from minishark.dataframe.column import (
     Generator,
     Kind,
     Level,
+    Variable,
     atom,
     call,
     case,
@@ -37,21 +38,22 @@ def _variables(function: Callable[..., Any], counts: tuple[int, ...]) -> list[st
     return names
 
 
-def _variable(name: str) -> Column:
-    return Column((name,), level=Level.ATOM)
+def _variable(name: str, like: Column) -> Column:
+    return Column((Variable(name, like),), level=Level.ATOM)
 
 
-def _lambda(function: Callable[..., Any], *counts: int) -> Column:
-    """A Python function of Columns as a lambda of DuckDB's."""
-    names = _variables(function, counts)
-    body = value(function(*map(_variable, names)))
-    return combine(f"lambda {', '.join(names)}: ", body, bare=True)
+def _first(list_: Any) -> Column:
+    """What has the type of a list's elements."""
+    return call("list_extract", column_or_name(list_), 1)
 
 
-def _with_index(function: Callable[..., Any]) -> Column:
+def _with_index(function: Callable[..., Any], list_: Any) -> Column:
     """A lambda of an element, and perhaps of its position from 0."""
     names = _variables(function, (1, 2))
-    variables = [_variable(names[0]), *(_variable(name) - 1 for name in names[1:])]
+    variables = [
+        _variable(names[0], _first(list_)),
+        *(_variable(name, value(1)) - 1 for name in names[1:]),
+    ]
     body = value(function(*variables))
     return combine(f"lambda {', '.join(names)}: ", body, bare=True)
 
@@ -75,12 +77,12 @@ def transform(col: Any, f: Callable[..., Any]) -> Column:
         >>> df.select(F.transform("xs", lambda x, i: x * 10 + i).alias("ys")).collect()
         [Row(ys=[50, 61])]
     """
-    return _of_lambda("list_transform", col, _with_index(f))
+    return _of_lambda("list_transform", col, _with_index(f, col))
 
 
 def filter(col: Any, f: Callable[..., Any]) -> Column:
     """The elements of a list that fulfil a condition of them, and perhaps of their position."""
-    return _of_lambda("list_filter", col, _with_index(f))
+    return _of_lambda("list_filter", col, _with_index(f, col))
 
 
 def exists(col: Any, f: Callable[[Column], Any]) -> Column:
@@ -102,7 +104,10 @@ def aggregate(
     finish: Callable[[Column], Any] | None = None,
 ) -> Column:
     """The elements of a list reduced from the left: `merge(accumulator, element)`."""
-    reduced = _of_lambda("list_reduce", col, _lambda(merge, 2), column_or_name(initialValue))
+    names, start = _variables(merge, (2,)), column_or_name(initialValue)
+    body = value(merge(_variable(names[0], start), _variable(names[1], _first(col))))
+    merging = combine(f"lambda {', '.join(names)}: ", body, bare=True)
+    reduced = _of_lambda("list_reduce", col, merging, start)
     return reduced if finish is None else value(finish(reduced))
 
 
@@ -112,9 +117,9 @@ reduce = aggregate
 def zip_with(left: Any, right: Any, f: Callable[[Column, Column], Any]) -> Column:
     """`f` of the elements at each position of two lists; the shorter one is filled with NULLs."""
     _variables(f, (2,))
-    pair = [_variable("pair_[1]"), _variable("pair_[2]")]
-    body = combine("lambda pair_: ", value(f(*pair)), bare=True)
     columns = column_or_name(left), column_or_name(right)
+    pair = [_variable(f"pair_[{place}]", _first(each)) for place, each in enumerate(columns, 1)]
+    body = combine("lambda pair_: ", value(f(*pair)), bare=True)
     made = _of_lambda("list_transform", call("list_zip", *columns), body)
     return case(columns[0].is_not_null() & columns[1].is_not_null(), made)
 
@@ -131,7 +136,7 @@ def array_sort(col: Any, comparator: Callable[[Column, Column], Any] | None = No
     if comparator is None:
         return call("list_sort", column_or_name(col), "ASC", "NULLS LAST")
     _variables(comparator, (2,))
-    after = value(comparator(_variable("item_"), _variable("sorted_")))
+    after = value(comparator(*(_variable(name, _first(col)) for name in ("item_", "sorted_"))))
     sides = ("list_filter(done_, lambda sorted_: coalesce((", after, ") {} 0, {}))")
     before, behind = (
         combine(*sides[:2], sides[2].format(*each), bare=True)
@@ -145,10 +150,12 @@ def array_sort(col: Any, comparator: Callable[[Column, Column], Any] | None = No
 # Maps
 
 
-def _entry(function: Callable[..., Any]) -> Column:
+def _entry(function: Callable[..., Any], map_: Any) -> Column:
     """The body of a lambda over a map's entries: a function of key and value."""
     _variables(function, (2,))
-    return value(function(_variable("entry_.key"), _variable("entry_.value")))
+    parts = (("entry_.key", "map_keys"), ("entry_.value", "map_values"))
+    of = column_or_name(map_)
+    return value(function(*(_variable(name, _first(call(part, of))) for name, part in parts)))
 
 
 def _map_of(entries: Column) -> Column:
@@ -157,20 +164,20 @@ def _map_of(entries: Column) -> Column:
 
 def map_filter(col: Any, f: Callable[[Column, Column], Any]) -> Column:
     """The entries of a map that fulfil a condition of key and value."""
-    body = combine("lambda entry_: ", _entry(f), bare=True)
+    body = combine("lambda entry_: ", _entry(f, col), bare=True)
     return _map_of(_of_lambda("list_filter", call("map_entries", column_or_name(col)), body))
 
 
 def transform_keys(col: Any, f: Callable[[Column, Column], Any]) -> Column:
     """A map with the keys `f(key, value)`."""
-    pair = ("struct_pack(k := ", atom(_entry(f)), ", v := entry_.value)")
+    pair = ("struct_pack(k := ", atom(_entry(f, col)), ", v := entry_.value)")
     body = combine("lambda entry_: ", *pair, bare=True)
     return _map_of(_of_lambda("list_transform", call("map_entries", column_or_name(col)), body))
 
 
 def transform_values(col: Any, f: Callable[[Column, Column], Any]) -> Column:
     """A map with the values `f(key, value)`."""
-    pair = ("struct_pack(k := entry_.key, v := ", atom(_entry(f)), ")")
+    pair = ("struct_pack(k := entry_.key, v := ", atom(_entry(f, col)), ")")
     body = combine("lambda entry_: ", *pair, bare=True)
     return _map_of(_of_lambda("list_transform", call("map_entries", column_or_name(col)), body))
 
@@ -179,8 +186,8 @@ def map_zip_with(col1: Any, col2: Any, f: Callable[[Column, Column, Column], Any
     """A map with the keys of both, and the values `f(key, first value, second value)`."""
     _variables(f, (3,))
     left, right = column_or_name(col1), column_or_name(col2)
-    key = _variable("key_")
-    made = value(f(key, combine(left, "[key_]"), combine(right, "[key_]")))
+    key = _variable("key_", _first(call("map_keys", left)))
+    made = value(f(key, combine(left, "[", key, "]"), combine(right, "[", key, "]")))
     body = combine("lambda key_: struct_pack(k := key_, v := ", atom(made), ")", bare=True)
     keys = call("list_concat", call("map_keys", left), call("map_keys", right))
     made = _map_of(_of_lambda("list_transform", call("list_distinct", keys), body))

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from minishark.dataframe.column import (
-    ByType,
     Call,
     Column,
     Generator,
@@ -40,7 +39,6 @@ __all__ = [
     "items",
     "lit",
     "literal_text",
-    "numbers",
     "of_calls",
     "over",
     "sql",
@@ -86,21 +84,14 @@ def sql(column: Column) -> str:
     return f"({text})" if column.level else text
 
 
-def of_calls(name: str, item: str, aggregate: str) -> Column:
-    """A call of a macro with a text and one aggregate, to which FILTER and OVER can be added."""
-    function, arguments = aggregate.removesuffix(")").split("(", 1)
-    added = Call(function=function, arguments=expr(arguments)).column(Kind.FREE)
-    made = combine(f"{name}(", expr(item), ", ", added, ")", bare=True)
-    return atom(made)
-
-
-def numbers(item: Any) -> Column:
-    """A column, or its name, whose texts are DOUBLEs."""
-
-    def make(col: Column, type_: str) -> Column:
-        return combine("CAST(", col, " AS DOUBLE)", bare=True) if type_ == "VARCHAR" else col
-
-    return ByType(argument=column_or_name(item), make=make).column()
+def of_calls(name: str, item: str, *aggregates: str) -> Column:
+    """A call of a macro with a text and aggregates, to which FILTER and OVER can be added."""
+    parts: list[Any] = [f"{name}(", expr(item)]
+    for aggregate in aggregates:
+        function, arguments = aggregate.removesuffix(")").split("(", 1)
+        added = Call(function=function, arguments=expr(arguments)).column(Kind.FREE)
+        parts += [", ", added]
+    return atom(combine(*parts, ")", bare=True))
 
 
 def over(column: Column, window: str) -> Column:

@@ -183,7 +183,8 @@ def sum(column_: Any) -> Column:
 
 def try_sum(column_: Any) -> Column:
     """The sum; of whole numbers a BIGINT, and NULL if it is none."""
-    return sum_of(_column(column_), cast="TRY_CAST")
+    made = sum_of(_column(column_), cast="TRY_CAST")
+    return made.alias(f"try_sum({shown_as(_column(column_))})")
 
 
 def sum_distinct(column_: Any) -> Column:

@@ -126,19 +126,23 @@ class JobBuilder:
         }
         preferred = {i: self._preferred(stage, tables, i, placement) for i in submission.tasks}
         every = frozenset(placement.nodes)
-        usual = _usual_node(stage, placement) if self.is_alone else ""
-        tasks = tuple(
-            placement.task(
-                index,
-                encode(self._payload(stage, tables, index, placement.nodes, names.get(index))),
-                _constraint(nodes, every),
-                self._memory_bytes(stage, tables, index),
-                usual=usual,
+        usual = _usual_node(stage, placement) if self.is_alone else ()
+        tasks = []
+        for index, nodes in preferred.items():
+            wanted, wait_s = _constraint(nodes, every), None
+            if usual and not wanted:
+                wanted, wait_s = usual, _USUAL_WAIT_S
+            tasks.append(
+                placement.task(
+                    index,
+                    encode(self._payload(stage, tables, index, placement.nodes, names.get(index))),
+                    wanted,
+                    self._memory_bytes(stage, tables, index),
+                    wait_s=wait_s,
+                )
             )
-            for index, nodes in preferred.items()
-        )
         shared = encode(self._stage_task(stage, tables, placement))
-        job = placement.job(tasks, shared, group=self.folder, explain=self.traced)
+        job = placement.job(tuple(tasks), shared, group=self.folder, explain=self.traced)
         return job, preferred
 
     def _preferred(
@@ -296,18 +300,19 @@ def function_bytes(schema: Schema, rows: float, read_bytes: float) -> int:
 _DEAR_SQL_CHARS = 1_000
 """A shorter fragment is planned in less time than a choice of one node instead of two costs."""
 
+_USUAL_WAIT_S = 0.005
+"""A free node has taken a task by then."""
 
-def _usual_node(stage: Stage, placement: Placement) -> str:
+
+def _usual_node(stage: Stage, placement: Placement) -> tuple[str, ...]:
     """The node that always runs a stage of one task if it is free; empty if any is as good.
 
     The executors there have prepared its fragment since it came the second time. On random ones of
     n nodes it would be planned some 2n times.
     """
     if stage.tasks > 1 or stage.is_statement or not stage.hints.prepares:
-        return ""
-    if len(stage.sql) < _DEAR_SQL_CHARS:
-        return ""
-    return placement.usual_node(stage.sql)
+        return ()
+    return placement.usual_node(stage.sql) if len(stage.sql) >= _DEAR_SQL_CHARS else ()
 
 
 def _constraint(nodes: frozenset[str], every: frozenset[str]) -> tuple[str, ...]:

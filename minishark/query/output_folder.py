@@ -40,7 +40,7 @@ from minishark.sources.filesystems import (
     write_file,
 )
 from minishark.worker.protocol import FileSlice, KeptOutput, encode
-from minishark.worker.seals import digest_of, is_sound, sealed_name
+from minishark.worker.seals import digest_of, sealed_name
 from minishark.worker.store import InputMissingError, Store
 
 _decode: Callable[[bytes], KeptOutput] = msgspec.msgpack.Decoder(KeptOutput).decode
@@ -371,7 +371,7 @@ class FolderOutputs:
         store = self._store()
         try:
             path = store.local_path(FileSlice(outcome.file, output.nodes))
-            if path is None or not is_sound(path, path.name):
+            if path is None:
                 return None
             data = path.read_bytes()
         except (InputMissingError, FileNotFoundError):  # it has had to make room

@@ -20,10 +20,6 @@ from minishark.adapters.spark_text import (  # noqa: F401 - this is their public
     mean,
     regexp_replace,
     slice,  # noqa: A004 - PySpark's name
-    sum,  # noqa: A004 - PySpark's name
-    sum_distinct,
-    sumDistinct,
     try_avg,
-    try_sum,
     xxhash64,
 )

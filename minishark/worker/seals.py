@@ -6,17 +6,17 @@ A file that stays is sealed when it is written: a table's partition, an output o
 name. So is what goes to disk. What tasks hand to each other in shared memory is not: it lives for
 moments, where nothing but the memory itself could damage it.
 
-A seal is compared once on each host: before the first row of the file is read there, or when it has
-come from another host. That it was is noted in the file's permissions, which copies don't take
-along. A file whose bytes have changed is removed, and so is lost: readers turn to its replicas.
-What happens to it later, while processes have it mapped, is not noticed.
+A seal is compared when the file has come from another host, and once on each host before its first
+row is read there. That it was is noted in the file's permissions, which copies don't take along. A
+file whose bytes have changed is removed, and so is lost: readers turn to its replicas. What happens
+to it later, while processes have it mapped, is noticed if it makes the file unreadable or ends a
+process: then it is compared again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import mmap
-import os
+import errno
 import re
 import stat
 import sys
@@ -30,6 +30,9 @@ from numpy.typing import NDArray
 _PAGE_BYTES, _PAGE_WORDS = 4096, 512
 BLOCK_BYTES = 256 << 10
 """A processor's cache has room for so much, which is read twice, or just after it was written."""
+
+_UNREADABLE = (errno.EIO, errno.EBADMSG)
+"""Error numbers of a disk, or a file system, that can't give back what was written."""
 
 _seal = re.compile(r"~([0-9a-f]{16})(?=[.@]|$)").search
 
@@ -94,14 +97,11 @@ def checksum(path: Path) -> int:
     Raises:
         OSError: the file is not there.
     """
-    digest = Digest()
-    with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size:
-            with (
-                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-                memoryview(data) as view,
-            ):
-                digest.update(view)
+    digest, block = Digest(), memoryview(bytearray(BLOCK_BYTES))
+    # Not mapped: that would end the process if the disk fails, or somebody cuts the file.
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(block):
+            digest.update(block[:count])
     return digest.value
 
 
@@ -122,10 +122,15 @@ def is_sound(path: Path, name: str) -> bool:
     """Whether a file has the bytes for which the name that it has, or is to get, was made.
 
     Raises:
-        OSError: the file is not there.
+        OSError: the file is not there, or can't be opened.
     """
     digest = digest_of(name)
-    return digest is None or checksum(path) == digest
+    try:
+        return digest is None or checksum(path) == digest
+    except OSError as error:
+        if error.errno not in _UNREADABLE:
+            raise
+        return False
 
 
 def is_intact(path: Path, *, again: bool = False) -> bool:
@@ -142,8 +147,9 @@ def is_intact(path: Path, *, again: bool = False) -> bool:
         if is_sound(path, path.name):
             note_sound(path)
             return True
-        if path.stat().st_ino == before.st_ino:  # nobody has put another one in its place
-            path.unlink()
+        now = path.stat()
+        if (now.st_ino, now.st_mtime_ns) == (before.st_ino, before.st_mtime_ns):
+            path.unlink()  # else somebody has put another one in its place
     except FileNotFoundError:  # removed since
         return False
     sys.stderr.write(f"{path} was damaged: it has other bytes than were written.\n")

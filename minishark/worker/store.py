@@ -29,7 +29,7 @@ import pyarrow as pa
 from minishark.worker.dictionaries import without_dictionaries
 from minishark.worker.paths import StorePaths, follow, link
 from minishark.worker.protocol import FileSlice, StoreLocation
-from minishark.worker.seals import Seal, checksum, digest_of, is_intact, sealed_name
+from minishark.worker.seals import Seal, checksum, digest_of, is_intact, note_sound, sealed_name
 from minishark.worker.storage import StorageMeter
 from minishark.worker.visible_rows import with_constants, with_numbers, without_deleted
 from minishark.worker.writing import DamagedError, FileWriter, RawFile, StoredFile
@@ -122,11 +122,15 @@ class Store:
         host: str = "",
         fetcher: Fetcher | None = None,
         meter: StorageMeter | None = None,
+        *,
+        is_wary: bool = False,
     ) -> None:
         """A view from `node`, which is on `host`.
 
         `paths` are its folders, and those of all nodes that have none of their own. Without a
-        fetcher there is only one host, without a meter all free shared memory may be used.
+        fetcher there is only one host, without a meter all free shared memory may be used. A wary
+        one compares all files again that it opens: what has changed in one may have ended the
+        process that was here before.
         """
         self.meter = meter or StorageMeter(paths.memory / node)
         self._paths = paths
@@ -139,6 +143,8 @@ class Store:
         )
         self._tables: OrderedDict[tuple[FileSlice, ...], pa.Table] = OrderedDict()
         self._lock = threading.Lock()  # guards the two above
+        self._is_wary = is_wary
+        self._compared: set[str] = set()  # files, by one that is wary
 
     @property
     def disk(self) -> Path:
@@ -184,8 +190,8 @@ class Store:
                 reader = pa.ipc.open_stream(item.inline)
                 batches = [*reader][item.first : item.last]
                 parts[item] = pa.Table.from_batches(batches, reader.schema)
-            elif (near := self._reader(item)) is not None:
-                parts[item] = self._batches(near, item)
+            elif (near := self._near(item)) is not None:
+                parts[item] = near
             else:
                 far.append(item)
         if far:
@@ -288,25 +294,44 @@ class Store:
                 if path is not None:
                     yield path
 
-    def _batches(self, reader: pa.RecordBatchFileReader, item: FileSlice) -> pa.Table:
-        last = reader.num_record_batches
-        last = last if item.last is None else min(item.last, last)  # a file may have none at all
-        batches = [reader.get_batch(i) for i in range(item.first, last)]
-        return pa.Table.from_batches(batches, reader.schema)
+    def _near(self, item: FileSlice, *, again: bool = False) -> pa.Table | None:
+        """The stored rows of a slice, if this host has the file.
 
-    def _reader(self, item: FileSlice) -> pa.RecordBatchFileReader | None:
+        One that can't be read has changed after it was compared, so it is compared `again`, or
+        counts as lost if there is no digest.
+        """
+        try:
+            reader = self._reader(item, again=again)
+            if reader is None:
+                return None
+            last = reader.num_record_batches
+            last = last if item.last is None else min(item.last, last)  # a file may have none
+            batches = [reader.get_batch(i) for i in range(item.first, last)]
+            return pa.Table.from_batches(batches, reader.schema)
+        except FileNotFoundError:  # removed since
+            return None
+        except (pa.ArrowException, OSError) as error:
+            if again or getattr(error, "errno", None) is not None:  # as of too many open files
+                raise
+        self._forget_files({item.file})
+        if digest_of(item.file) is None:
+            for path in self._copies(item):
+                path.unlink(missing_ok=True)
+        return self._near(item, again=True)
+
+    def _reader(self, item: FileSlice, *, again: bool) -> pa.RecordBatchFileReader | None:
         """A reader of the nearest copy on this host, if there is one."""
         key = (item.file, item.locations)
         reader = self._open.get(key)
         if reader is None:
             near_first = sorted(item.locations, key=lambda node: node != self.node)
-            path = self._sound(item.file, near_first)
+            again |= self._is_wary and item.file not in self._compared
+            path = self._sound(item.file, near_first, again=again)
             if path is None:
                 return None
-            try:
-                reader = pa.ipc.open_file(pa.memory_map(str(path)))
-            except FileNotFoundError:  # removed since
-                return None
+            if self._is_wary:
+                self._compared.add(item.file)
+            reader = pa.ipc.open_file(pa.memory_map(str(path)))
             with self._lock:
                 self._open[key] = reader
                 if len(self._open) > _CACHED_FILES_MAX:
@@ -351,8 +376,10 @@ class Store:
 
         So are those that this node should have: its copy was damaged, or lost.
         """
-        whole = [item for item in items if _is_whole(item) or self.node in item.locations]
-        parts = [item for item in items if item not in whole]
+        whole: list[FileSlice] = []
+        parts: list[FileSlice] = []
+        for item in items:
+            (whole if _is_whole(item) or self.node in item.locations else parts).append(item)
         with ThreadPoolExecutor(_COPIES_AT_ONCE, "minishark-copy") as pool:
             copied = pool.map(self._copied, whole)
             fetched = self._fetched(parts) if parts else {}
@@ -366,13 +393,13 @@ class Store:
         """A whole file, copied to this node unless another of its executors was faster."""
         copy = FileSlice(self._copy_name(item), (self.node,), item.first, item.last)
         with self._alone(copy.file):
-            reader = self._reader(copy)
+            rows = self._near(copy)
             # It may have been dropped, or there is no room: the rows can still be had.
             with contextlib.suppress(OSError):
                 for node in filter(self._is_far, item.locations):
-                    if reader is None and self._copy(item.file, self._stores[node], copy.file):
-                        reader = self._reader(copy)
-        return self._fetched([item])[item] if reader is None else self._batches(reader, copy)
+                    if rows is None and self._copy(item.file, self._stores[node], copy.file):
+                        rows = self._near(copy)
+        return self._fetched([item])[item] if rows is None else rows
 
     def _copy(self, file: str, source: StoreLocation, name: str) -> bool:
         """Copy a file of another host under this name; whether that host had it."""
@@ -420,7 +447,7 @@ class Store:
     def linked(self, item: FileSlice, file: str) -> StoredFile | None:
         """A whole file of this node under another name; None if the node does not have it."""
         is_same = _is_whole(item) and not (item.deleted or item.constants)
-        path = self._find(item.file, self.node) if is_same else None
+        path = self._sound(item.file, (self.node,)) if is_same else None
         if path is None or self.node not in item.locations:
             return None
         if self._stores:
@@ -433,7 +460,9 @@ class Store:
         if copy is None:
             return None
         digest = digest_of(item.file)
-        digest = checksum(copy) if digest is None else digest
+        if digest is None:
+            digest = checksum(copy)
+            note_sound(copy)  # what was read is what the name tells
         copy = copy.rename(copy.with_name(sealed_name(copy.name, digest)))
         batches = self.read((item,)).to_batches()
         return StoredFile(
@@ -498,6 +527,7 @@ class Store:
                 del self._open[opened]
             for key in [k for k in self._tables if any(s.file.startswith(prefix) for s in k)]:
                 del self._tables[key]
+        self._compared = {file for file in self._compared if not file.startswith(prefix)}
 
     def forget_removed(self, others: Iterable[str] = ()) -> list[str]:
         """Drop cached files that are gone, alone or with their folder: that frees their memory.

@@ -26,9 +26,7 @@ from minishark.worker.seals import (
     Digest,
     Seal,
     checksum,
-    digest_of,
     is_sound,
-    note_sound,
     sealed_name,
 )
 from minishark.worker.storage import StorageMeter
@@ -334,10 +332,8 @@ class RawFile:
                 if self._file.tell() != self._size:
                     message = f"{self._path.name} came with {self._file.tell()} bytes"
                     raise OSError(f"{message} of {self._size}")
-                if digest_of(self._path.name) is not None:
-                    if not is_sound(self._temporary, self._path.name):
-                        raise DamagedError(f"{self._path.name} came damaged")
-                    note_sound(self._temporary)
+                if not is_sound(self._temporary, self._path.name):
+                    raise DamagedError(f"{self._path.name} came damaged")
                 self._meter.note(self._size)
                 self._temporary.rename(self._path)
         finally:

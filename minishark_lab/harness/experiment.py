@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Generic, Literal, TypeVar, TypeVarTuple
 
 from minishark_lab.harness.findings import Finding, Reading
+from minishark_lab.harness.points import KEPT
 from minishark_lab.harness.rows import Row
 from sparrow_core.protocol.errors import SparrowError
 
@@ -116,9 +117,20 @@ def over_cases(
     measure: Callable[[*Case, Advance], Iterable[R]],
     advance: Advance,
 ) -> list[R]:
-    """The rows of all cases, which are equal parts of the progress; `measure` tells its own."""
+    """The rows of all cases, which are equal parts of the progress; `measure` tells its own.
+
+    Those that an interrupted run has left are not measured again.
+    """
     every = list(cases)
     rows: list[R] = []
+    kept = KEPT.get()
     for case in every:
-        rows += measure(*case, lambda share: advance(share / len(every)))
+        found = None if kept is None else kept.rows(case)
+        if found is None:
+            found = list(measure(*case, lambda share: advance(share / len(every))))
+            if kept is not None:
+                kept.keep(case, found)
+        else:
+            advance(1 / len(every))
+        rows += found  # type: ignore[arg-type] # as `measure` made them
     return rows

@@ -14,13 +14,14 @@ import contextlib
 import gc
 import heapq
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from machine_kit.addresses import Address
+from minishark_lab.models.traffic import NOTE_BYTES
 from minishark_lab.simulator.cluster import duration_of
 from minishark_lab.simulator.network import Network
 from minishark_lab.simulator.workload import Arrival
@@ -181,8 +182,8 @@ class ExpressCluster:
         self._hungry: dict[Placements, dict[JobId, _Job]] = {each: {} for each in self._placements}
         self._turn = itertools.cycle(self._placements)
         self._heartbeat_s = heartbeat_s
-        # Between schedulers and nodes; heartbeats of nodes to each scheduler apart from the rest.
-        self.messages = self.heartbeats = 0
+        # Messages between schedulers and nodes, by kind, as `models.traffic` has them.
+        self.sent: Counter[str] = Counter()
         self._names = [NodeName(f"n{number}") for number in range(nodes)]
         self._nodes = {name: _Node(name, slots, policy) for name in self._names}
         self._order = itertools.count()
@@ -255,7 +256,7 @@ class ExpressCluster:
 
     def _beat(self) -> None:
         """All nodes report to all schedulers; a message later they have."""
-        self.heartbeats += len(self._nodes) * len(self._placements)
+        self.sent["heartbeat"] += len(self._nodes) * len(self._placements)
         reports = [
             (name, node.queued + node.busy(), node.longest(self.now), node.unreported)
             for name, node in self._nodes.items()
@@ -296,7 +297,8 @@ class ExpressCluster:
         placer = placements.placer(start.placement, start, self._rng)
         job = _Job(start, arrival.at_s, placer, placements)
         probes = placer.probes(start.tasks, self._names)
-        self.messages += 2 * len(probes)
+        self.sent["probe"] += len(probes)
+        self.sent["load"] += len(probes)
         if probes:
             self._send(self._probe, (job, probes))
         if not probes or not placer.waits_for_loads:
@@ -342,7 +344,7 @@ class ExpressCluster:
                 held[name] = held.get(name, 0) + number
         else:
             held.update(reservations)
-        self.messages += len(reservations)
+        self.sent["reserve"] += len(reservations)
         for placement in job.placements:
             placement.on_reserved(job.start, reservations, self.now)
         self._tell_peers(job.placements)
@@ -380,7 +382,8 @@ class ExpressCluster:
         peers = len(self._placements) - 1
         for name, placement in placements.noting.items() if peers else ():
             if body := placement.notes(peers, self.now):
-                self.messages += peers
+                self.sent["notes"] += peers
+                self.sent[NOTE_BYTES] += peers * len(body)
                 self._send(self._on_notes, (placements, name, body))
 
     def _on_notes(self, told: tuple[Placements, str, bytes]) -> None:
@@ -405,7 +408,7 @@ class ExpressCluster:
             job.reserved[name] = held  # in its old place: nodes are cancelled in this order
         else:
             job.reserved.pop(name, None)
-        self.messages += 1
+        self.sent["answer"] += 1
         if not ask.node.plain:
             ask.answered = job.claim_now()
         self._messages.append((self.now + self._delay_s, self._answer, ask))
@@ -416,7 +419,7 @@ class ExpressCluster:
             job.reserved.clear()
             if self._cancellation:
                 job.cancelled = dict.fromkeys(cancelled)
-                self.messages += len(cancelled)
+                self.sent["cancel"] += len(cancelled)
                 self._send(self._cancel, (job, cancelled))
 
     # --- nodes ---------------------------------------------------------------------------------
@@ -488,14 +491,14 @@ class ExpressCluster:
             self._ask(ask)
         if (told := node.idle_to) is not None:
             if not asks and node.room:
-                self.messages += 1
+                self.sent["idle"] += 1
                 ended = node.unreported.pop(told, ())
                 self._send(self._on_idle, (told, node.name, node.level(), ended))
             if asks or node.room:
                 node.idle_to = None
 
     def _ask(self, ask: _Ask) -> None:
-        self.messages += 1
+        self.sent["ask"] += 1
         ask.node.asks.append(ask)
         if ask.job.placer.wants_levels:
             ask.level = ask.node.level(ask.count)

@@ -67,6 +67,7 @@ NAMES = _Names(
     eagle="Eagle's placement",
     dodoor="Dodoor",
     prequal="Prequal",
+    jiq="Join-Idle-Queue",
 )
 # The four placements that emulated and live experiments compare.
 COMPARED = ("sparrow", "batch", "per_task", "random")

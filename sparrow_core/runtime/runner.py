@@ -66,7 +66,8 @@ def load_factory(path: str) -> RunnerFactory:
 
     Args:
         path: "module:factory"; `factory(config, slot)` makes the runner of slot number `slot`;
-            `config["executor"]` is the name of its executor.
+            `config["executor"]` is the name of its executor, and `config["died"]` how often the
+            process or its node has died before, if it has one of its own.
 
     Raises:
         RunnerError: There is no such module or factory, or its import failed.

@@ -508,19 +508,39 @@ def test_a_node_dies_in_the_middle_of_a_query(processes: Session) -> None:
         assert _LONG_ANSWER == running.result(60)
 
 
+@contextlib.contextmanager
+def _all_killed(processes: Callable[[], list[psutil.Process]]) -> Iterator[None]:
+    """While the block runs, processes are killed as soon as they are there."""
+    over = threading.Event()
+
+    def kill_all() -> None:
+        while not over.wait(0.02):
+            with contextlib.suppress(psutil.Error):
+                for process in processes():
+                    process.kill()
+
+    with ThreadPoolExecutor(1) as pool:
+        killer = pool.submit(kill_all)
+        try:
+            yield
+        finally:
+            over.set()
+        killer.result(10)
+
+
 @pytest.mark.slow
 def test_a_node_that_can_not_come_back_is_given_up(
     own_processes: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without nodes, queries end soon, with how the last one died."""
+    """Each dies soon after its start, six times: queries end, and say how the last one died."""
     monkeypatch.setattr("sparrow_core.runtime.transport.deaths._DELAY_S", 0.001)
-    monkeypatch.setattr("sparrow_core.runtime.transport.child.sys.executable", "/bin/false")
-    for pid in _nodes(own_processes):
-        os.kill(pid, signal.SIGKILL)
-    with pytest.raises(minishark.errors.ClusterError, match=r"no .* is left; .*exit status 1"):
-        own_processes.sql(_SUM).collect()
-    with pytest.raises(minishark.errors.ClusterError, match=r"no .* is left; .*exit status 1"):
-        own_processes.sql(_SUM).collect()
+    nodes = own_processes.nodes
+    with _all_killed(lambda: [psutil.Process(node.pid) for node in nodes() if node.alive]):
+        until(lambda: all(node.deaths == 6 for node in nodes()), "the deaths of both nodes")
+    for _ in range(2):
+        with pytest.raises(minishark.errors.ClusterError, match=r"no .* is left; .*SIGKILL"):
+            own_processes.sql(_SUM).collect()
+    assert not any(node.alive for node in nodes())
 
 
 def _deaths(session: Session) -> int:
@@ -565,23 +585,12 @@ def test_a_stopped_executor_is_not_waited_for(processes: Session) -> None:
 @pytest.mark.slow
 def test_executors_that_never_come_up_are_not_waited_for(own_processes: Session) -> None:
     """All of them are killed again and again: the query ends, and says how they died."""
-    over = threading.Event()
-
-    def kill_all() -> None:
-        while not over.wait(0.02):
-            for node in own_processes._runtime.cluster.status():
-                with contextlib.suppress(psutil.Error):
-                    for child in psutil.Process(node.pid).children():
-                        child.kill()
-
-    with ThreadPoolExecutor(1) as pool:
-        killer = pool.submit(kill_all)
-        try:
-            with pytest.raises(minishark.errors.MinisharkError, match="SIGKILL"):
-                own_processes.sql(_SUM).collect()
-        finally:
-            over.set()
-        killer.result(10)
+    nodes = [psutil.Process(pid) for pid in _nodes(own_processes)]
+    with (
+        _all_killed(lambda: [child for node in nodes for child in node.children()]),
+        pytest.raises(minishark.errors.MinisharkError, match="SIGKILL"),
+    ):
+        own_processes.sql(_SUM).collect()
     assert _ANSWER == own_processes.sql(_SUM).collect()
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -33,9 +34,10 @@ from minishark_lab.models.analysis import queue_relaxation_time, relaxation_time
 from minishark_lab.models.central import shortest_first_response_times_s
 from minishark_lab.models.express import ExpressCluster
 from minishark_lab.registry import SPARROW as EXPERIMENTS
+from minishark_lab.registry import run_experiment
 from minishark_lab.simulator.cluster import duration_of, payload_of
 from minishark_lab.simulator.workload import Arrival, central_response_times_s
-from minishark_lab.sparrow import beyond, on_paper, placements
+from minishark_lab.sparrow import beyond, on_paper, past, placements
 from minishark_lab.sparrow.emulation import EmulatedCluster, run_queries
 from minishark_lab.sparrow.on_paper import IdleTime, ZeroWait, agreement
 from minishark_lab.sparrow.queries import Query, QueryStage, simulate_queries
@@ -596,3 +598,41 @@ def test_the_shipped_recording_is_sound() -> None:
         for number, stage in enumerate(query.stages):
             assert all(each < number for each in stage.after)
             assert all(time_ms > 0 for time_ms in stage.task_ms)
+
+
+def test_an_interrupted_run_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it had measured is not measured again, and the figures are those of a whole run."""
+    experiment = EXPERIMENTS["past-sparrow"]
+    parameters = replace(experiment.quick, placements=("central", "sparrow"), ratios=(2.0,))
+    run = past._run
+    measured: list[tuple[str, int]] = []
+
+    def stops(parameters: Any, placement: str, **case: Any) -> Any:
+        if len(measured) == 3:
+            raise KeyboardInterrupt
+        measured.append((placement, case["seed"]))
+        return run(parameters, placement, **case)
+
+    def report(folder: str, **changes: Any) -> None:
+        changed = replace(parameters, **changes)
+        run_experiment(experiment, changed, tmp_path / folder, nothing, runs=2, plots=())
+
+    report("whole")
+    monkeypatch.setattr(past, "_run", stops)
+    with pytest.raises(KeyboardInterrupt):
+        report("halves")
+    assert [("central", 1), ("sparrow", 1), ("central", 2)] == measured
+    points = tmp_path / "halves" / "past-sparrow.points"
+    points.write_text(points.read_text() + '["half a li')
+    kept = points.read_text()
+    with pytest.raises(KeyboardInterrupt):
+        report("halves", jobs=61)  # of another run nothing is kept
+    assert not points.exists()
+    points.write_text(kept)
+
+    measured.clear()
+    report("halves")
+    assert [("sparrow", 2)] == measured
+    whole, halves = (tmp_path / each / "past-sparrow.csv" for each in ("whole", "halves"))
+    assert whole.read_text() == halves.read_text()
+    assert not points.exists()

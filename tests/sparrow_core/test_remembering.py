@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from minishark_lab.models.express import ExpressCluster
+from minishark_lab.models.traffic import messages
 from minishark_lab.remembering import (
     AdaptiveRatio,
     Dodoor,
@@ -24,6 +25,7 @@ from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, NodeLevel, TaskSpec
 
 REMEMBERING = ("adaptive", "known_idle", "eagle", "dodoor", "prequal")
+JIQ = "minishark_lab.remembering:JoinIdleQueue"
 NODES = [NodeName(f"n{number}") for number in range(20)]
 ROUND_TRIP_S = 0.001
 
@@ -218,6 +220,23 @@ def test_dodoor_sees_others_by_heartbeats_and_itself_at_once() -> None:
     assert 5 == pytest.approx(reservations[NODES[0]] - reservations[NODES[1]], abs=1)
 
 
+def test_join_idle_queue_uses_each_idle_slot_once() -> None:
+    """Who told first is first; where nobody is idle, any node will do."""
+    placement = make_placement(JIQ)
+    for number, (name, net) in enumerate((("n3", -2), ("n1", -1), ("n2", 0), ("n4", -1))):
+        placement.on_level(NodeName(name), NodeLevel(net, number + 1), 1.0)
+    placement.on_node_lost(NodeName("n4"), 1.0)
+    placer, reservations = placed(placement, job := job_of("a", 3, placement=JIQ), 2.0)
+    assert {"n3": 2, "n1": 1} == reservations
+    placement.on_level(NodeName("n3"), NodeLevel(-2, 5), 3.0)  # as if the slots were still free
+    assert 1 == len(asks(placement, placer, job, NodeName("n3"), 3.0))
+    others = [NodeName("n3"), NodeName("n7")]
+    _, reservations = placed(placement, job_of("b", 1, placement=JIQ), 4.0, others)
+    assert {"n3": 1} == reservations  # a slot is left there
+    _, reservations = placed(placement, job_of("c", 1, placement=JIQ), 5.0, [NodeName("n7")])
+    assert {"n7": 1} == reservations
+
+
 def test_prequal_uses_each_probe_once_and_not_for_long() -> None:
     """Answers are for later jobs, the shortest queue first."""
     placement = Prequal()
@@ -246,7 +265,7 @@ def test_schedulers_that_remember_are_near_an_omniscient_one() -> None:
         times_s = sorted(cluster.ended_s[each.job.job_id] for each in jobs[100:])
         medians[name, schedulers] = times_s[len(times_s) // 2]
         if name == "known_idle":
-            assert cluster.messages <= 4.2 * 300 * 50
+            assert messages(cluster.sent) <= 4.2 * 300 * 50
     assert medians["known_idle", 1] < 0.97 * medians["sparrow", 1]
     assert medians["known_idle", 1] < medians["known_idle", 10]
 
@@ -275,6 +294,6 @@ def test_heartbeats_of_the_express_simulator_tell_load_and_long_tasks() -> None:
     cluster.run([type(arrival)(0.1, job), type(arrival)(4.2, last)])
     assert [1.0005, 2.0005, 3.0005, 4.0005] == pytest.approx([at for at, _, _ in seen])
     assert [3, 3, 1, 1] == [load for _, load, _ in seen]
-    assert 4 == cluster.heartbeats
+    assert 4 == cluster.sent["heartbeat"]
     assert {JobId("j"): pytest.approx(1.9, abs=0.02)} == seen[1][2]
     assert {} == seen[2][2]

@@ -11,7 +11,7 @@ from minishark_lab.harness.reports import write_report
 from minishark_lab.harness.rows import Response
 from minishark_lab.harness.summary import summary
 from minishark_lab.registry import SPARROW as EXPERIMENTS
-from minishark_lab.sparrow.replay import HEARTBEATS, LONG, MESSAGES, SHORT, Replay, replayed
+from minishark_lab.sparrow.replay import BYTES, HEARTBEATS, LONG, MESSAGES, SHORT, Replay, replayed
 from minishark_lab.sparrow.traces import TracedJob, hawk_shaped, read_trace, write_hawk
 from sparrow_core.protocol.errors import SparrowError
 
@@ -127,13 +127,13 @@ def test_a_trace_is_replayed_by_class(tmp_path: Path) -> None:
     write_hawk(tmp_path / "trace", hawk_shaped(500, 3))
     parameters = Replay(
         trace=str(tmp_path / "trace"), nodes=300, schedulers=1, loads=(0.9,),
-        placements=("central", "sparrow", "eagle"), policies=("fifo", "srpt"),
+        estimates=("exact",), simulator="express",
     )  # fmt: skip
     rows = replayed(parameters, 1, nothing)
     found = {
         (row.panel, row.series): row.p50_ms for row in rows if isinstance(row, Response)
     }  # fmt: skip
-    assert {SHORT, LONG, MESSAGES, HEARTBEATS} == {row.panel for row in rows}
+    assert {SHORT, LONG, MESSAGES, HEARTBEATS, BYTES} == {row.panel for row in rows}
     assert 6 == len({series for _, series in found})
     sparrow = found[SHORT, "batch + late binding, fifo"]
     assert found[SHORT, "Eagle's placement, srpt"] < 0.4 * sparrow
@@ -150,9 +150,9 @@ def test_the_report_of_a_replay_tells_responses_and_messages(tmp_path: Path) -> 
         found = list(csv.DictReader(lines))
     messages = [row for row in found if row["panel"] == MESSAGES]
     assert all(1 <= float(row["y"]) < 8 and not row["p50_ms"] for row in messages)
-    heartbeats = [row for row in found if row["panel"] == HEARTBEATS]
-    assert all(float(row["y"]) >= 0 and not row["p50_ms"] for row in heartbeats)
-    rest = [row for row in found if row not in messages and row not in heartbeats]
+    others = [row for row in found if row["panel"] in (HEARTBEATS, BYTES)]
+    assert all(float(row["y"]) >= 0 and not row["p50_ms"] for row in others)
+    rest = [row for row in found if row not in messages and row not in others]
     assert all(float(row["p50_ms"]) > 1 and not row["y"] for row in rest)
     tables = {table.title.split(", ")[0]: table for table in summary(experiment, [rows])}
     assert tables[MESSAGES].title == MESSAGES

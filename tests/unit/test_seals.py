@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,85 +17,18 @@ from minishark.cluster.connections import Connections
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
 from minishark.worker import seals
+from minishark.worker import store as store_module
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import FileSlice, StoreLocation
 from minishark.worker.seals import Digest, Seal, checksum, digest_of, is_intact, sealed_name
 from minishark.worker.storage import StorageMeter
 from minishark.worker.store import InputMissingError, Store
 from minishark.worker.writing import DamagedError, RawFile, StoredFile
+from tests.unit.damages import DAMAGES, changed_later, cut, damage, flipped, unreadable
 
 FOLDER = "s-1/tables/0"
 FILE = f"{FOLDER}/0.arrow"
 ROWS = pa.table({"x": range(3_000), "t": [f"text {i}" for i in range(3_000)]})
-_PAGE = 4096
-
-Damage = Callable[[bytearray, random.Random], bytearray]
-
-
-def flipped(data: bytearray, chance: random.Random, bits: int = 1) -> bytearray:
-    """Some bits are others, the same one in no two bytes of a page."""
-    for _ in range(bits):
-        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-    return data
-
-
-def flipped_both_ways(data: bytearray, chance: random.Random) -> bytearray:
-    """A bit is set in a word of a page, and the same one cleared in another word."""
-    page, mask = chance.randrange(len(data) // _PAGE) * _PAGE, 1 << chance.randrange(8)
-    places = range(page + chance.randrange(8), page + _PAGE, 8)
-    one = next((i for i in places if data[i] & mask), None)
-    other = next((i for i in places if not data[i] & mask), None)
-    for place in (one, other):
-        data[place or 0] ^= mask
-    return data
-
-
-def cut(data: bytearray, chance: random.Random) -> bytearray:
-    """The end is not there."""
-    return data[: chance.randrange(len(data))]
-
-
-def torn(data: bytearray, chance: random.Random) -> bytearray:
-    """The end was never written, and is zeros."""
-    first = chance.randrange(len(data) - 8)
-    return data[:first] + bytes(len(data) - first)
-
-
-def lost_page(data: bytearray, chance: random.Random) -> bytearray:
-    """A page was never written."""
-    first = chance.randrange(len(data) // _PAGE) * _PAGE
-    data[first : first + _PAGE] = bytes(_PAGE)
-    return data
-
-
-def moved(data: bytearray, chance: random.Random) -> bytearray:
-    """Two pages have changed places."""
-    one, other = (i * _PAGE for i in chance.sample(range(len(data) // _PAGE), 2))
-    first, second = data[one : one + _PAGE], data[other : other + _PAGE]
-    data[one : one + _PAGE], data[other : other + _PAGE] = second, first
-    return data
-
-
-def longer(data: bytearray, chance: random.Random) -> bytearray:
-    """Bytes of another file follow."""
-    return data + chance.randbytes(chance.randrange(1, 100))
-
-
-DAMAGES: tuple[Damage, ...] = (
-    flipped, lambda data, chance: flipped(data, chance, 3), flipped_both_ways, cut, torn, lost_page,
-    moved, longer,
-)  # fmt: skip
-
-
-def damage(path: Path, how: Damage, chance: random.Random) -> bool:
-    """Damage a file in place, as its inode stays; whether it has other bytes then."""
-    sound = path.read_bytes()
-    data = bytes(how(bytearray(sound), chance))
-    path.chmod(0o600)
-    with path.open("r+b") as file:
-        file.truncate(len(data))
-        file.write(data)
-    return data != sound
 
 
 @pytest.fixture
@@ -170,6 +105,108 @@ def test_a_file_is_looked_at_once_on_a_host(
     copy.write_bytes(stored.path.read_bytes())
     assert is_intact(copy)
     assert [stored.path.name, copy.name] == seen
+
+
+@pytest.mark.parametrize("seal", [Seal.NONE, Seal.ALWAYS])
+def test_what_can_not_be_read_any_more_is_lost(paths: StorePaths, seal: Seal) -> None:
+    """Although it was compared before, or has no digest: whoever opens it then removes it."""
+    for number in range(6):
+        stored, item = write(Store(paths, "n0"), seal)
+        assert ROWS == Store(paths, "n0").read((item,))
+        changed_later(stored.path, unreadable(stored.path.read_bytes())[number])
+        with pytest.raises(InputMissingError, match="on none of the nodes n0"):
+            Store(paths, "n0").read((item,))
+        assert not stored.path.exists()
+
+
+def test_what_can_not_be_read_any_more_is_replaced(paths: StorePaths) -> None:
+    """By another node's replica on the same host."""
+    for number in range(6):
+        stored, item = write(Store(paths, "n0"))
+        assert ROWS == Store(paths, "n0").read((item,))
+        other = paths.memory / "n1" / item.file
+        other.unlink(missing_ok=True)
+        other.write_bytes(stored.path.read_bytes())
+        changed_later(stored.path, unreadable(other.read_bytes())[number])
+        both = FileSlice(item.file, ("n0", "n1"))
+        assert ROWS == Store(paths, "n0").read((both,))
+        assert checksum(stored.path) == digest_of(item.file)
+
+
+def test_a_wary_store_compares_again_once(
+    paths: StorePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an executor opens that was started after another's death; others trust the note."""
+    stored, item = write(Store(paths, "n0"))
+    assert ROWS == Store(paths, "n0").read((item,))
+    wary = Store(paths, "n0", is_wary=True)
+    looked: list[Path] = []
+    true = seals.checksum
+    monkeypatch.setattr(seals, "checksum", lambda path: looked.append(path) or true(path))
+    for _ in range(2):
+        assert ROWS == wary.read((item,))
+        wary._open.clear()
+        wary._tables.clear()
+    assert [stored.path] == looked
+    data = bytearray(stored.path.read_bytes())
+    data[len(data) // 2] ^= 1
+    changed_later(stored.path, bytes(data))
+    assert ROWS != Store(paths, "n0").read((item,))
+    with pytest.raises(InputMissingError):
+        Store(paths, "n0", is_wary=True).read((item,))
+
+
+def test_what_the_disk_can_not_give_back_is_damaged(paths: StorePaths) -> None:
+    """An input/output error, which would kill whoever had mapped the file."""
+    stored, item = write(Store(paths, "n0"))
+    stored.path.unlink()
+    stored.path.symlink_to("/proc/self/mem")  # nothing is at its first page
+    with pytest.raises(InputMissingError, match="on none of the nodes n0"):
+        Store(paths, "n0").read((item,))
+    assert not stored.path.is_symlink()
+
+
+def test_too_many_open_files_damage_none(
+    paths: StorePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Errors of the reader are no mistakes of the file."""
+    _, item = write(Store(paths, "n0"))
+
+    def refused(_: Path) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(seals, "checksum", refused)
+        with pytest.raises(OSError, match="Too many"):
+            Store(paths, "n0").read((item,))
+    assert ROWS == Store(paths, "n0").read((item,))
+
+
+@pytest.mark.parametrize("seal", [Seal.NONE, Seal.ALWAYS])
+def test_a_linked_file_is_compared_once(
+    paths: StorePaths, monkeypatch: pytest.MonkeyPatch, seal: Seal
+) -> None:
+    """Before it gets another name, which has the digest then; one that is damaged gets none."""
+    store = Store(paths, "n0")
+    stored, item = write(store, seal)
+    looked: list[Path] = []
+    true = seals.checksum
+
+    def counted(path: Path) -> int:
+        looked.append(path)
+        return true(path)
+
+    for module in (seals, store_module):
+        monkeypatch.setattr(module, "checksum", counted)
+    linked = store.linked(item, f"{FOLDER}/1.arrow")
+    assert linked is not None
+    assert true(stored.path) == digest_of(linked.path.name)
+    new = FileSlice(linked.named(f"{FOLDER}/1.arrow"), ("n0",))
+    assert ROWS == Store(paths, "n0").read((new,))
+    assert 1 == len(looked)
+    if seal is Seal.ALWAYS:
+        assert damage(stored.path, flipped, random.Random(1))
+        assert Store(paths, "n0").linked(item, f"{FOLDER}/2.arrow") is None
 
 
 def test_what_passes_through_memory_has_no_seal(paths: StorePaths, tmp_path: Path) -> None:
@@ -292,6 +329,57 @@ def test_no_host_sends_what_is_damaged(hosts: Hosts, part: tuple[int, int | None
         hosts.again().read((item,))
 
 
+def test_a_host_compares_again_what_it_sends_as_a_whole(hosts: Hosts) -> None:
+    """Else whoever gets it, and finds it damaged, would be told of it each time."""
+    item = replicated(hosts)
+    there = hosts.there_paths.memory / "n1" / item.file
+    assert ROWS == hosts.there.read((FileSlice(item.file, ("n1",)),))
+    (hosts.here_paths.memory / "n0" / item.file).unlink()
+    data = bytearray(there.read_bytes())
+    data[len(data) // 2] ^= 1
+    changed_later(there, bytes(data))
+    with pytest.raises(InputMissingError, match="on none of the nodes n1"):
+        hosts.again().read((FileSlice(item.file, ("n1",)),))
+    assert not there.exists()
+
+
+@pytest.mark.parametrize("evicts", [False, True])
+def test_many_find_a_damage_at_once(hosts: Hosts, evicts: bool) -> None:
+    """Each gets the rows, although others replace the file, or somebody makes room meanwhile."""
+    chance = random.Random(6)
+    with ThreadPoolExecutor(6) as pool:
+        for number in range(16):
+            item = replicated(hosts)
+            own = hosts.here_paths.memory / "n0" / item.file
+            assert damage(own, (flipped, cut)[number % 2], chance)
+            stores = [hosts.again() for _ in range(6)]
+            found = [pool.submit(store.read, ((item,))) for store in stores[1:]]
+            while evicts and not all(each.done() for each in found):
+                own.unlink(missing_ok=True)
+            assert [ROWS] * 5 == [each.result() for each in found]
+            assert ROWS == stores[0].read((item,))
+            assert checksum(own) == digest_of(item.file)
+
+
+def test_files_that_change_places_are_damaged(paths: StorePaths) -> None:
+    """Each has the other's bytes, which are sound as such."""
+    store, items = Store(paths, "n0"), []
+    for number in range(2):
+        rows = ROWS.slice(number * 1_000, 1_000)
+        stored = store.write(
+            f"{FOLDER}/{number}.arrow", ROWS.schema, [rows.to_batches()], Seal.ALWAYS
+        )
+        items.append((stored.path, FileSlice(stored.named(f"{FOLDER}/{number}.arrow"), ("n0",))))
+    (one, _), (other, _) = items
+    one.rename(one.with_name("between"))
+    other.rename(one)
+    one.with_name("between").rename(other)
+    for path, item in items:
+        with pytest.raises(InputMissingError):
+            store.read((item,))
+        assert not path.exists()
+
+
 def test_what_is_damaged_both_here_and_there_is_lost(hosts: Hosts) -> None:
     """It is missing: no rows come."""
     item, chance = replicated(hosts), random.Random(4)
@@ -320,4 +408,4 @@ def test_a_file_that_comes_damaged_is_not_kept(paths: StorePaths) -> None:
     with RawFile(target, target, store.meter) as file:
         file.write(memoryview(data), len(data))
     assert data == target.read_bytes()
-    assert not target.stat().st_mode & stat.S_IWUSR
+    assert target.stat().st_mode & stat.S_IWUSR  # it is compared again before it is read

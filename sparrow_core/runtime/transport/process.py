@@ -21,6 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, assert_never
 
+import msgspec
+
 from machine_kit.addresses import Address, address
 from machine_kit.endpoint import remove_socket
 from machine_kit.local_driver import CALLER, Caller
@@ -110,6 +112,9 @@ class Supervisor(Machine[_SupervisorIn]):
 
     def _spawn(self, index: int) -> None:
         settings, deaths = self._settings, self._respawns[index].count
+        group = self._groups[index]
+        died = str(settings.restarts + deaths)
+        group = msgspec.structs.replace(group, runner_config={**group.runner_config, "died": died})
         name = _executor(settings.name, index, settings.restarts) + (f"r{deaths}" if deaths else "")
         log = Path(settings.log_dir or settings.run_dir, f"{name}.log")
         process = self._begun.pop(index, None)
@@ -119,7 +124,7 @@ class Supervisor(Machine[_SupervisorIn]):
                 endpoint=f"ipc://{settings.run_dir}/{name}.sock",
                 node=settings.name,
                 node_monitor=self._node_monitor,
-                group=self._groups[index],
+                group=group,
                 keys=settings.keys,
                 audit_dir=settings.audit_dir,
             ),
