@@ -832,9 +832,13 @@ static void sift_slot(double end_s) { /* the first slot is free again then */
     free_at[at] = end_s;
 }
 
+static int goes_before(struct left a, struct left b) {
+    return a.rank < b.rank || (a.rank == b.rank && a.job < b.job);
+}
+
 static void add_waiting(struct left added) {
     int at = waiting_count++;
-    while (at && added.rank < waiting[(at - 1) / 2].rank) {
+    while (at && goes_before(added, waiting[(at - 1) / 2])) {
         waiting[at] = waiting[(at - 1) / 2];
         at = (at - 1) / 2;
     }
@@ -847,8 +851,8 @@ static void drop_first_waiting(void) {
     for (;;) {
         int child = 2 * at + 1;
         if (child >= waiting_count) break;
-        if (child + 1 < waiting_count && waiting[child + 1].rank < waiting[child].rank) child++;
-        if (waiting[child].rank >= last.rank) break;
+        if (child + 1 < waiting_count && goes_before(waiting[child + 1], waiting[child])) child++;
+        if (!goes_before(waiting[child], last)) break;
         waiting[at] = waiting[child];
         at = child;
     }

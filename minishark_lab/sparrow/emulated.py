@@ -41,6 +41,8 @@ from sparrow_core.observe.audit import AuditEvent
 from sparrow_core.protocol.types import TaskSpec
 from sparrow_core.runtime.specs import JobSpec
 
+SIMULATED = ", simulated"  # what such series end with
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sleeping:
@@ -187,7 +189,7 @@ def _simulated(
 ) -> dict[str, list[float]]:
     """Response times by series."""
     return {
-        f"{NAMES[placement]}, simulated": simulate_queries(
+        NAMES[placement] + SIMULATED: simulate_queries(
             ExpressCluster(nodes=parameters.nodes, slots=parameters.slots, seed=seed),
             plan.queries(placement),
         )
@@ -205,7 +207,8 @@ def _at(load: float) -> str:
     return f"{load:.0%} load: "
 
 
-def _tpch_findings(load: float, suffix: str = "") -> tuple[Finding, ...]:
+def tpch_findings(load: float, suffix: str = "") -> tuple[Finding, ...]:
+    """Late binding over the ideal, and random placement over it."""
     first, random = (NAMES[each] + suffix for each in ("sparrow", "random"))
     at = _at(load)
     return (
@@ -230,7 +233,7 @@ def _tpch_findings(load: float, suffix: str = "") -> tuple[Finding, ...]:
 
 def _emulated_over_simulated(load: float) -> Finding:
     panel, first = _at(load) + OBSERVED, NAMES["sparrow"]
-    over = percent(over_all_x((panel, first), (panel, f"{first}, simulated")))
+    over = percent(over_all_x((panel, first), (panel, first + SIMULATED)))
     return Finding(f"{_at(load)}emulated over simulated, mean of queries (%)", "", over)
 
 
@@ -287,9 +290,9 @@ EXPERIMENTS = (
         run=emulated_tpch,
         chart=_CHART,
         findings=(
-            *_tpch_findings(0.65),
+            *tpch_findings(0.65),
             _emulated_over_simulated(0.65),
-            *_tpch_findings(0.8),
+            *tpch_findings(0.8),
             _emulated_over_simulated(0.8),
         ),
         conclusion=in_words,
@@ -303,7 +306,7 @@ EXPERIMENTS = (
         quick=_TINY_USERS,
         run=simulated_tpch,
         chart=_CHART,
-        findings=(*_tpch_findings(0.65, ", simulated"), *_tpch_findings(0.8, ", simulated")),
+        findings=(*tpch_findings(0.65, SIMULATED), *tpch_findings(0.8, SIMULATED)),
         conclusion=in_words,
     ),
 )

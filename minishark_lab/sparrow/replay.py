@@ -46,14 +46,16 @@ _SHORTEST_S = 0.001  # of a task: below, nodes would fetch ahead, which is not s
 SHORT, LONG = "short jobs", "long jobs"
 MESSAGES, HEARTBEATS, BYTES = "messages a task", "heartbeats a task", "bytes a task"
 # The estimate of a job's mean task time: that itself; times a lognormal error of sigma 1.5; a fifth
-# of the jobs taken for ones of the other class; or nothing, so that all jobs are told the same.
+# of the jobs taken for ones of the other class; alike for all, so that only numbers of tasks tell
+# jobs apart; or none, as from users who say nothing.
 ESTIMATES: dict[str, Callable[[Random, float, float], float]] = {
     "exact": lambda _rng, mean_s, _cutoff_s: mean_s,
     "lognormal": lambda rng, mean_s, _cutoff_s: mean_s * rng.lognormvariate(0.0, 1.5),
     "wrong_class": lambda rng, mean_s, cutoff_s: (
         cutoff_s * cutoff_s / mean_s if rng.random() < 0.2 else mean_s
     ),
-    "none": lambda _rng, _mean_s, cutoff_s: cutoff_s,
+    "alike": lambda _rng, _mean_s, cutoff_s: cutoff_s,
+    "none": lambda _rng, _mean_s, _cutoff_s: 0.0,
 }
 _OMNISCIENT = ("fifo", "srpt")  # queue disciplines of an omniscient scheduler
 
@@ -78,7 +80,7 @@ class Replay:
     policies: Names = ("fifo", "srpt")  # queue disciplines of nodes
     ratio: Ratio = 2.0
     # What schedulers are told of a job's task times, see ESTIMATES.
-    estimates: Names = ("exact", "none")
+    estimates: Names = ("exact", "alike", "none")
     # Jobs are long if their tasks are expected to take longer; 0 for ten times the geometric mean.
     cutoff_s: NotNegative = 0.0
     heartbeat_s: NotNegative = 100.0  # how often nodes report to schedulers; 0 for never
@@ -243,13 +245,17 @@ def _over(
         yield Finding(text, "", ratio, "{:.3f}")
 
 
-_EAGLE, _EAGLE_UNTOLD = ("eagle", "srpt", "exact"), ("eagle", "srpt", "none")
+_EAGLE = ("eagle", "srpt", "exact")
+_EAGLE_ALIKE, _EAGLE_UNTOLD = (("eagle", "srpt", each) for each in ("alike", "none"))
 # Each beside what decides on as much knowledge.
 _PAIRS = (
     (_EAGLE, ("sparrow", "srpt", "exact")),
     (_EAGLE, ("central", "srpt", "exact")),
     (_EAGLE, ("sparrow", "fifo", "none")),
-    (_EAGLE_UNTOLD, ("sparrow", "srpt", "none")),
+    (_EAGLE_ALIKE, ("sparrow", "srpt", "alike")),
+    (_EAGLE_ALIKE, ("sparrow", "fifo", "none")),
+    (_EAGLE_ALIKE, ("central", "fifo", "none")),
+    (_EAGLE_ALIKE, ("central", "srpt", "exact")),
     (_EAGLE_UNTOLD, ("sparrow", "fifo", "none")),
     (_EAGLE_UNTOLD, ("central", "fifo", "none")),
     (_EAGLE_UNTOLD, ("central", "srpt", "exact")),

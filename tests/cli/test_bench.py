@@ -156,6 +156,22 @@ def test_queries_are_placed_live_in_turn(
     assert 2 == len(described["findings"])
 
 
+@pytest.mark.slow
+def test_the_quick_run_tells_placements_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Though this machine has few cores: tasks sleep. Or it says that queues did not settle."""
+    assert 0 == run(["bench", "placement", "--quick", "--out", str(tmp_path)])
+    said = capsys.readouterr().out
+    assert "Tasks slept" in said
+    assert "70% load: With random, queries take" in said or "Not settled" in said
+    described = json.loads((tmp_path / "placement.json").read_text())
+    here = {each["what"]: each["here"] for each in described["findings"]}
+    assert 4 == len(here)
+    times = here["70% load: medians of random over its (times)"]
+    assert times == "not settled" or 1.2 < float(times) < 4
+
+
 @pytest.mark.parametrize(
     ("text", "data", "message"),
     [
@@ -181,7 +197,9 @@ def test_rounds_in_which_nothing_is_due_are_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It says what to change, instead of drawing nothing."""
-    changes = [f"--set={each}" for each in ("seconds=0.000001", "load=0.001", "nodes=1")]
+    changes = [
+        f"--set={each}" for each in ("seconds=0.000001", "load=0.001", "nodes=1", "asleep=false")
+    ]
     assert 2 == run(["bench", "placement", "--quick", *changes, "--out", str(tmp_path)])
     assert "set seconds or load higher" in capsys.readouterr().err
 
