@@ -79,7 +79,8 @@ def split(str: Any, pattern: Any, limit: Any = -1) -> Column:
     summed = "coalesce(list_sum(list_transform(list_slice("
     before = (summed, parts, *lengths, " + ", summed, marks, *lengths)
     rest = combine("substring(", text, ", 1 + (", *before, ")::BIGINT)", bare=True)
-    limited = combine("list_append(list_slice(", parts, ", 1, ", head, "), ", rest, ")", bare=True)
+    listed = ("list_append(list_slice(", parts, ", 1, ", head, "), ", rest, ")")
+    limited = combine(*listed, bare=True)
     few = (most <= 0) | (call("len", parts) <= most)
     return case(few, parts).when(text.is_not_null(), atom(limited))
 
