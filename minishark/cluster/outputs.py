@@ -262,7 +262,8 @@ class SharedOutputs:
         by_node: dict[str, dict[str, str]] = {}
         for name, output in outputs.items():
             if output.outcome.file is not None:
-                by_node.setdefault(output.node, {})[output.outcome.file] = name
+                for node in output.nodes:
+                    by_node.setdefault(node, {})[output.outcome.file] = name
         if not by_node:  # as of an answer that was asked before: to list the nodes takes longer
             return frozenset(outputs)
         services = {node.name: node.service for node in self._nodes()}
@@ -311,11 +312,12 @@ class SharedOutputs:
     def hold(self, output: KeptOutput) -> None:
         """An output that is new stays until it is released; does not wait."""
         if output.outcome.file is not None:
-            self._background.put((wire.LeaseOutputs, output.node, output.outcome.file))
+            for node in output.nodes:
+                self._background.put((wire.LeaseOutputs, node, output.outcome.file))
 
     def release(self, outputs: Iterable[KeptOutput]) -> None:
         """Outputs were read; does not wait. They are free with the session's end, too."""
-        files = {(output.node, output.outcome.file) for output in outputs if output.outcome.file}
+        files = {(at, o.outcome.file) for o in outputs if o.outcome.file for at in o.nodes}
         for node, file in files:
             self._background.put((wire.ReleaseOutputs, node, file or ""))
 

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from minishark.cluster.backend import Placement
 from minishark.cluster.job_events import Job
+from minishark.cluster.replicas import replica_locations
 from minishark.compiler.physical.work import row_bytes
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput, TableInput
 from minishark.model.catalog import Table
@@ -44,6 +45,8 @@ from minishark.worker.protocol import (
 # while they are checked and stored. Everything else streams or is memory-mapped.
 _FUNCTION_COPIES = 3
 
+_HOLDERS = 2  # nodes with what calls have made, for later queries
+
 
 @dataclass(frozen=True, slots=True)
 class TaskNames:
@@ -52,6 +55,7 @@ class TaskNames:
     output: str  # a task's output
     calls: str  # the logs of its calls
     logged: tuple[FileSlice, ...] = ()  # records of such logs, in files
+    made: tuple[FileSlice, ...] = ()  # the partition of all of its calls, if there is one
 
 
 NO_NAMES: Mapping[int, TaskNames] = MappingProxyType({})
@@ -244,7 +248,12 @@ class JobBuilder:
         payload = TaskPayload(index=index, inputs=own, reads=reads)
         if names is not None:
             payload = structs.replace(
-                payload, name=names.output, calls=names.calls, logged=names.logged
+                payload,
+                name=names.output,
+                calls=names.calls,
+                logged=names.logged,
+                made=names.made,
+                spares=replica_locations(nodes, index, _HOLDERS) if names.calls else (),
             )
         return payload if stage.index != self.last else self.output.payload(payload, nodes)
 

@@ -284,7 +284,7 @@ class FolderOutputs:
             store.put(file, data)
         except OSError:  # there is no room
             return None
-        outcome = msgspec.structs.replace(output.outcome, file=file)
+        outcome = msgspec.structs.replace(output.outcome, file=file, locations=())
         return msgspec.structs.replace(output, outcome=outcome, node=store.node)
 
     def takes(self, size: int) -> bool:
@@ -370,7 +370,7 @@ class FolderOutputs:
             return None
         store = self._store()
         try:
-            path = store.local_path(FileSlice(outcome.file, (output.node,)))
+            path = store.local_path(FileSlice(outcome.file, output.nodes))
             if path is None:
                 return None
             data = path.read_bytes()

@@ -165,7 +165,8 @@ class QueryPlanner:
     def plan(self, sql: str, sink: Sink[Any], *, on_hosts: bool, whole: bool = False) -> QueryPlan:
         """All phases of a query's plan; with `whole`, one task runs the statement as it is."""
         # Where nodes are on several hosts, reading all in one place means moving it.
-        query = self._logical(sql, over_files=sink.distributes_files)
+        over_files = sink.distributes_files(self.shared.slots_now())
+        query = self._logical(sql, over_files=over_files)
         self._check_computed(query)
         if whole:
             query = self._whole(query, "DuckDB did not accept a fragment of it")

@@ -219,7 +219,7 @@ class Reuse:
         return output
 
     def _remove(self, outputs: Iterable[KeptOutput]) -> None:
-        files = [(o.outcome.file, o.node) for o in outputs if o.outcome.file is not None]
+        files = [(o.outcome.file, at) for o in outputs if o.outcome.file for at in o.nodes]
         if files:
             self.remove(files)
 

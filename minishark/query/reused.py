@@ -28,6 +28,7 @@ from minishark.query.sinks import CollectRows
 from minishark.query.stage_graph import StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import OnShared, SharedTask
 from minishark.worker.protocol import (
+    FileSlice,
     KeptOutput,
     OutputKind,
     StageTask,
@@ -70,6 +71,7 @@ class ReusedOutputs:
     _absent: frozenset[str] = frozenset()  # names that nobody had when the query began
     _told: set[int] = field(default_factory=set)  # stages that are known to be complete
     _claimed: dict[str, str] = field(default_factory=dict)  # who claimed each name
+    _of_calls: dict[tuple[int, int], str] = field(default_factory=dict)  # names of partitions
     _taken: list[str] = field(default_factory=list)
     _held: list[str] = field(default_factory=list)  # those that it has computed
     _answer: str | None = None  # the answer's name
@@ -141,9 +143,11 @@ class ReusedOutputs:
     def _alive(self, outputs: Mapping[str, KeptOutput]) -> dict[str, KeptOutput]:
         """Those of outputs whose nodes live, as far as is known."""
         self._taken += outputs
-        dead = self.lost_nodes({output.node for output in outputs.values() if output.outcome.file})
-        self.lost(output.outcome.file or "" for output in outputs.values() if output.node in dead)
-        return {name: output for name, output in outputs.items() if output.node not in dead}
+        files = {name: output for name, output in outputs.items() if output.outcome.file}
+        nodes = self.lost_nodes({node for output in files.values() for node in output.nodes})
+        dead = {name for name, output in files.items() if {*output.nodes} <= {*nodes}}
+        self.lost(files[name].outcome.file or "" for name in dead)
+        return {name: output for name, output in outputs.items() if name not in dead}
 
     # For `StageJobs`
 
@@ -237,12 +241,20 @@ class ReusedOutputs:
                 calls = output or self._name(stage, task) or ""
             if output or calls:
                 names[task] = TaskNames(output, calls)
-        if self._calls is None:
-            return names
-        logged = self._calls.found(each.calls for each in names.values() if each.calls)
-        return {
-            task: replace(each, logged=logged.get(each.calls, ())) for task, each in names.items()
-        }
+        of_calls = {task: each.calls for task, each in names.items() if each.calls}
+        made = self._alive(self._take([*of_calls.values()])) if of_calls else {}
+        if made:
+            self.on_taken(stage, [*made.values()], is_answer=False)
+        for task, name in of_calls.items():
+            self._of_calls[stage, task] = name
+            if (kept := made.get(name)) is not None and kept.outcome.file is not None:
+                slices = (FileSlice(kept.outcome.file, kept.nodes),)
+                names[task] = replace(names[task], made=slices)
+        if self._calls is not None:
+            logged = self._calls.found(each.calls for each in names.values() if not each.made)
+            for task, each in names.items():
+                names[task] = replace(each, logged=logged.get(each.calls, ()))
+        return names
 
     def look(self) -> None:
         """To be called often: keep what calls of tasks that run have come to."""
@@ -273,6 +285,7 @@ class ReusedOutputs:
         name = self._named.get((stage, event.task_id))
         if self._calls is not None and output.outcome.calls:
             self._calls.ended(output.outcome.calls, output.node)
+        self._keep_partition(stage, event, output)
         identity = name
         if name is not None and self.graph.varies(stage):
             identity = self.reuse.chance()
@@ -280,18 +293,31 @@ class ReusedOutputs:
         self._note(stage, event.task_id, name, identity)
         if name is not None and identity is not None:
             self._claimed.pop(name, None)
-            kept = KeptOutput(
-                outcome=structs.replace(output.outcome, printed="", profiles={}),
-                node=output.node,
-                identity=identity,
-                made_s=time.time(),
-                run_s=event.run_s,
-                made_by=self.made_by,
-            )
+            kept = self._kept(output.outcome, output.node, identity, event.run_s)
             self.reuse.hold([name])
             self._held.append(name)
             self.reuse.keep({name: kept})
         return TaskOutput(output.outcome, output.node, output.locations)
+
+    def _keep_partition(self, stage: int, event: TaskCompleted, output: TaskOutput) -> None:
+        """Let later queries have what calls have made, but for what was made of varying rows."""
+        name, kept = self._of_calls.get((stage, event.task_id)), output.outcome.kept
+        if name is None or kept is None or self.graph.varies(stage):
+            return
+        outcome = structs.replace(
+            output.outcome, file=kept.file, locations=kept.locations, kept=None, calls=""
+        )
+        self.reuse.keep({name: self._kept(outcome, output.node, name, event.run_s)})
+
+    def _kept(self, outcome: TaskOutcome, node: str, identity: str, run_s: float) -> KeptOutput:
+        return KeptOutput(
+            outcome=structs.replace(outcome, printed="", profiles={}),
+            node=node,
+            identity=identity,
+            made_s=time.time(),
+            run_s=run_s,
+            made_by=self.made_by,
+        )
 
     def finished(self, last: Stage) -> None:
         """The query has its answer; another that asks the same may take it."""
@@ -360,7 +386,7 @@ class ReusedOutputs:
 
 
 def _output(kept: KeptOutput) -> TaskOutput:
-    return TaskOutput(kept.outcome, kept.node, () if kept.outcome.file is None else (kept.node,))
+    return TaskOutput(kept.outcome, kept.node, () if kept.outcome.file is None else kept.nodes)
 
 
 def _tell(tell: OnShared, task: int, kept: KeptOutput | None) -> None:
@@ -397,7 +423,11 @@ def reused_event(
 
 
 def reuse_text(
-    plan: QueryPlan, reuse: Reuse, environment: Environment, called: TaskFunction | None = None
+    plan: QueryPlan,
+    reuse: Reuse,
+    environment: Environment,
+    working_folder: str,
+    called: TaskFunction | None = None,
 ) -> str:
     """What of a plan exists already, for EXPLAIN; and of the rest, why it could not.
 
@@ -406,12 +436,14 @@ def reuse_text(
     """
     last = plan.stages[-1].index
     output = CollectRows().output(plan.physical, plan.columns)
+    if called is not None:
+        output = replace(output, function=called, kind=OutputKind.PARTITION)
     builder = JobBuilder(
         graph=StageGraph([StageNode(index=last, tasks=1)]),
         last=last,
-        output=output if called is None else replace(output, function=called),
+        output=output,
         folder="",
-        working_folder="",
+        working_folder=working_folder,
         environment=environment,
         threads=1,
         traced=False,
@@ -436,13 +468,18 @@ def reuse_text(
 
 
 def _calls_text(stage: Stage, names: OutputNames, reuse: Reuse, called: TaskFunction) -> str:
+    stage_text = f"Stage {stage.index}: {called.label}"
     try:
-        names.of(stage.index, 0)
+        wanted = [names.of(stage.index, task) for task in range(stage.tasks)]
     except NoNameError as error:
-        return f"Stage {stage.index}: {called.label} makes all calls again, as {error}"
+        return f"{stage_text} makes all calls again, as {error}"
     if reuse.shared is None:
-        return f"Stage {stage.index}: {called.label} makes all calls: none outlive this session"
-    return f"Stage {stage.index}: {called.label} makes the calls that this cluster has not made"
+        return f"{stage_text} makes all calls: none outlive this session"
+    made = _existing(reuse, wanted)
+    if len(made) == len(wanted):
+        oldest = min(made.values(), key=lambda output: output.made_s)
+        return f"{stage_text} makes no calls: what they returned exists, {_made(oldest)}"
+    return f"{stage_text} makes the calls that this cluster has not made"
 
 
 def _stage_text(stage: Stage, names: OutputNames, reuse: Reuse) -> str:

@@ -147,8 +147,7 @@ class Sink(Generic[Result_co]):
     takes_constants = False
     """Whether rows that DuckDB has computed while planning need no task, nor its figures."""
 
-    @property
-    def distributes_files(self) -> bool:
+    def distributes_files(self, options: PlannerOptions) -> bool:
         """Whether queries over named files may be planned over ranges of their rows."""
         return self.leaves_plan
 

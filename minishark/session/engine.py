@@ -55,7 +55,7 @@ from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.query.questions import Question, question_of
 from minishark.query.reuse import RANDOM
 from minishark.query.reused import answered, reuse_text
-from minishark.query.run import QueryRun, Site, query_folder, site_of
+from minishark.query.run import QueryRun, Site, query_folder, site_of, working_folder
 from minishark.query.sinks import CollectRows, Sink, StreamRows
 from minishark.query.sources import SourceTables
 from minishark.query.stored_rows import stored_rows
@@ -533,7 +533,8 @@ class Engine:
     ) -> list[str]:
         """What of a plan exists already, for EXPLAIN, and of the tables that it needs computed."""
         assert self.reuse is not None, "this session keeps outputs"
-        lines = [reuse_text(plan, self.reuse, self.limited_environment(scope), called)]
+        environment = self.limited_environment(scope)
+        lines = [reuse_text(plan, self.reuse, environment, working_folder(), called)]
         for table in plan.tables.values():
             by = None if table.is_computed else self.cached.plan(table.name)
             if by is not None and by.function is not None:

@@ -44,10 +44,12 @@ class StoreAsTable(Sink[Table]):
     function: TaskFunction | None = None  # a Python function to which the rows are passed first
     lossless = True
 
-    @property
-    def distributes_files(self) -> bool:
-        """A function takes longer than reading, and is called by all tasks that there may be."""
-        return self.function is not None
+    def distributes_files(self, options: PlannerOptions) -> bool:
+        """A function takes longer than reading, and is called by all tasks that there may be.
+
+        What one task reads as a whole has no name, and so is computed again by other sessions.
+        """
+        return self.function is not None or options.reuses
 
     @property
     def needs_tasks(self) -> bool:

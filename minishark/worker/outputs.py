@@ -156,15 +156,26 @@ class Outputs:
         return None if stored is None else (stored.named(file), stored)
 
     def replicated(
-        self, task: TaskPayload, file: str, stored: StoredFile, measured: Callable[[], bytes]
+        self,
+        stage: StageTask,
+        task: TaskPayload,
+        file: str,
+        stored: StoredFile,
+        measured: Callable[[], bytes],
     ) -> TaskOutcome:
-        """Give a partition's replicas to other nodes, while its statistics are `measured`."""
+        """Give a partition's replicas to other nodes, while its statistics are `measured`.
+
+        What was made by calls with a name stays for later queries, too.
+        """
+        outcome = _outcome(stored, file)
+        if task.calls:
+            kept = self.store.keep(stored, f"{stage.kept}/{stored.path.name}", task.spares)
+            outcome = structs.replace(outcome, kept=kept)
         if not task.replicas:
-            return structs.replace(_outcome(stored, file), statistics=measured())
+            return structs.replace(outcome, statistics=measured())
         with ThreadPoolExecutor(1, "minishark-replicas") as pool:
             given = pool.submit(self.store.replicate, stored, file, task.replicas)
             statistics = measured()
-        outcome = _outcome(stored, file)
         return structs.replace(outcome, statistics=statistics, locations=given.result())
 
     def buckets(

@@ -217,6 +217,10 @@ class TaskPayload(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     # What the logs of its calls are called that outlive the query; empty for none.
     calls: str = ""
     logged: tuple[FileSlice, ...] = ()  # records of such logs that are gone (`query/call_segments`)
+    # The partition that another query has made by all of these calls; empty for none.
+    made: tuple[FileSlice, ...] = ()
+    # Two nodes: the first that is not the task's own gets a copy of the partition that it makes.
+    spares: tuple[str, ...] = ()
 
 
 class BucketSlice(msgspec.Struct, frozen=True, array_like=True):
@@ -255,7 +259,7 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     buckets: tuple[BucketSlice, ...] = ()
     # The partition's statistics as an Arrow IPC stream, for PARTITION.
     statistics: bytes | None = None
-    locations: tuple[str, ...] = ()  # for PARTITION, the nodes that have a copy
+    locations: tuple[str, ...] = ()  # the nodes that have a copy; empty for the task's own only
     # How many times all buckets were written, for BUCKETS; several if the rows exceeded the buffer.
     runs: int = 1
     # What DuckDB's operators did, if the stage is profiled: the root of each early CTE by its name,
@@ -264,6 +268,7 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     printed: str = ""  # what user code has printed
     # The log of its calls, if that stays, relative to the node's storage folder; empty for none.
     calls: str = ""
+    kept: FileSlice | None = None  # a PARTITION of calls, as it stays for later queries
 
     def bucket_runs(self, numbers: range) -> tuple[BucketSlice, ...]:
         """Where the rows of buckets are that follow one another: one entry per run."""
@@ -285,6 +290,11 @@ class KeptOutput(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     made_s: float  # when it was computed, in seconds since 1970
     run_s: float = 0.0  # how long that took
     made_by: str = ""  # which query of which session did
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that store its file; any of them will do."""
+        return self.outcome.locations or (self.node,)
 
 
 class TaskProblem(StrEnum):

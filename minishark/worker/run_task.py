@@ -252,6 +252,10 @@ class TaskRunner:
                 return self._write_files(stage, stage.target, task, variables)
             if stage.function is None:
                 return self._put_out(stage, task, self._rows(stage, task, variables))
+            if task.made:
+                # Perhaps its nodes have died since, or have had to make room.
+                with contextlib.suppress(InputMissingError):
+                    return self._stored_unchanged(stage, structs.replace(task, calls=""), task.made)
             call, run = self._unpickled_for(stage, stage.function, task)
             # Calls with a name say which rows they are made for.
             tables = run.known() if run is not None and task.calls else None
@@ -553,7 +557,7 @@ class TaskRunner:
         partition = self._outputs.partition(stage, task, change.schema, change.batches)
         if not columns:
             count = stream(pa.table({"rows": integers([partition[1].rows])}))
-            return self._outputs.replicated(task, *partition, lambda: count)
+            return self._outputs.replicated(stage, task, *partition, lambda: count)
         shown = structs.replace(stage, columns=tuple(stage.columns[i] for i in columns))
         return self._measured(shown, task, partition, change.new)
 
@@ -585,7 +589,7 @@ class TaskRunner:
             return self._statistics(rows.rename_columns([name for name, _ in columns]), columns)
 
         try:
-            return self._outputs.replicated(task, file, stored, measured)
+            return self._outputs.replicated(stage, task, file, stored, measured)
         except BaseException:
             stored.path.unlink(missing_ok=True)
             raise

@@ -625,6 +625,19 @@ class Store:
         holders = tuple(node for node in nodes if node in held)
         return holders if self.node in holders else (self.node, *holders)
 
+    def keep(self, stored: StoredFile, file: str, spares: Sequence[str]) -> FileSlice | None:
+        """Have a file under another name, too, and give it to another node, if there is one.
+
+        Returns:
+            The file, and who has it; None if there is no room.
+        """
+        try:
+            self._paths.take(stored.path, self.node, file)
+        except OSError:
+            return None
+        others = [node for node in spares if node != self.node][:1]
+        return FileSlice(file, self.replicate(stored, file, [self.node, *others]))
+
     def _given_far(self, file: str, nodes: Sequence[str]) -> list[str]:
         """Those of another host's nodes that have taken a file."""
         source = self._stores.get(self.node)

@@ -238,6 +238,59 @@ def test_the_death_of_a_node_costs_no_calls(file: Path, tmp_path: Path) -> None:
         stop_cluster("calling")
 
 
+_MAPPING = """
+import sys, minishark
+from minishark import functions as F
+
+LOG = sys.argv[3]
+
+def noted(rows):
+    with open(LOG, "a") as log:
+        log.write("x\\n")
+    return rows
+
+with minishark.connect(sys.argv[1], reuse="cluster", single_task_rows=0, prints=False) as session:
+    rows = session.read.parquet(sys.argv[2]).select("k", "g")
+    kinds = {
+        "batches": lambda: rows.map_batches(noted, "k BIGINT, g BIGINT"),
+        "partitions": lambda: rows.map_partitions(noted, "k BIGINT, g BIGINT"),
+        "stored": lambda: rows.repartition(6, "g").map_partitions(noted, "k BIGINT, g BIGINT"),
+        "groups": lambda: rows.group_by("g").apply_in_arrow(noted, "k BIGINT, g BIGINT"),
+    }
+    mapped = kinds[sys.argv[4]]()
+    mapped.explain("stages")
+    print(mapped.count(), mapped.agg(F.sum("k")).first()[0])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["batches", "partitions", "stored", "groups"])
+def test_what_functions_returned_outlives_a_program_and_a_node(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A second program calls them for no rows, and EXPLAIN says so where it can know."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    record = start_cluster(StartOptions(name="mapping", nodes=3))
+    try:
+        log, said = tmp_path / "calls", []
+        for _ in range(3):
+            arguments = (record.address, str(file), str(log), kind)
+            with program("-c", _MAPPING, *arguments) as started:
+                out, _ = started.process.communicate(timeout=120)
+            assert out.splitlines()[-1] == f"{ROWS} {ROWS * (ROWS - 1) // 2}"
+            said.append("makes no calls" in out)
+            if len(said) == 1:
+                calls = log.read_text()
+            else:
+                os.kill(record.nodes[1].pid, signal.SIGKILL)
+                time.sleep(1.0)
+        # EXPLAIN does not know what rows are stored first, and how groups are shuffled.
+        is_known = kind in ("batches", "partitions")
+        assert (calls, [False, is_known, is_known]) == (log.read_text(), said)
+    finally:
+        stop_cluster("mapping")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["flipped", "removed"])
 def test_a_damaged_file_is_a_miss_for_other_sessions(
