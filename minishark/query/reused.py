@@ -218,7 +218,7 @@ class ReusedOutputs:
                 self._named.pop((submission.stage, task), None)
                 continue
             self._named[submission.stage, task] = name
-            owner = f"{self._run} {submission.stage} {task}"
+            owner = self._owner(submission.stage, task)
             if self.reuse.claim(name, owner, partial(_tell, tell, task)):
                 self._claimed[name] = owner
             else:
@@ -274,6 +274,17 @@ class ReusedOutputs:
         if self.graph.done(stage):
             self._told.add(stage)
             self.on_complete(stage)
+
+    def ended(self, submission: Submission) -> None:
+        """A submission is over: others may compute what it has not come to."""
+        owners = {self._owner(submission.stage, task) for task in submission.tasks}
+        claimed = {name: owner for name, owner in self._claimed.items() if owner in owners}
+        for name in claimed:
+            del self._claimed[name]
+        self.reuse.disclaim(claimed)
+
+    def _owner(self, stage: int, task: int) -> str:
+        return f"{self._run} {stage} {task}"
 
     # What it leaves
 

@@ -64,6 +64,9 @@ class Sharing(Protocol):
     def on_shared(self, submission: Submission, event: SharedTask) -> None:
         """A task has ended that another query ran; the graph has its output, if there is one."""
 
+    def ended(self, submission: Submission) -> None:
+        """A submission is over: others may compute what it has not come to."""
+
     def lost(self, files: Iterable[str]) -> None:
         """Files are gone, or damaged: nobody is to take them any more."""
 
@@ -174,7 +177,9 @@ class StageJobs:
         step = self.graph.step()
         # Cancellations first, so that the slots are free for what is submitted.
         for number in step.cancel:
-            self._cancel(self._jobs.pop(number))
+            opened = self._jobs.pop(number)
+            self._cancel(opened)
+            self._leave(opened.submission)
         for submission in step.submit:
             tell = partial(_tagged, self._events, submission)
             shared = frozenset[int]()
@@ -261,6 +266,13 @@ class StageJobs:
     def _end(self, submission: Submission) -> None:
         self.graph.ended(submission.number)
         self._jobs.pop(submission.number, None)
+        self._leave(submission)
+
+    def _leave(self, submission: Submission) -> None:
+        # Two queries would wait for each other for ever if each had claimed, and does not compute
+        # now, what the other one needs first.
+        if self.sharing is not None:
+            self.sharing.ended(submission)
 
     def cancel(self) -> None:
         """Cancel what is still running, and wait briefly until it has ended."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
@@ -11,7 +11,7 @@ from minishark.errors import TasksLostError
 from minishark.model.events.figures import TaskFigures
 from minishark.query import stage_jobs
 from minishark.query.stage_graph import StageGraph, StageNode, Submission, TaskOutput
-from minishark.query.stage_jobs import RECOVERIES_MAX, StageJobs
+from minishark.query.stage_jobs import RECOVERIES_MAX, OnShared, SharedTask, StageJobs
 from minishark.worker.protocol import (
     FileSlice,
     ProblemDetail,
@@ -101,13 +101,43 @@ class Run:
         """It never waits."""
 
 
-def stage_jobs_of(run: Run) -> StageJobs:
+class Claims:
+    """A query that shares its tasks with others, of which none runs any."""
+
+    def __init__(self) -> None:
+        self.claimed: set[int] = set()
+        self.before: list[set[int]] = []  # what was still claimed whenever tasks were submitted
+
+    def adopt(self) -> None:
+        """There is nothing."""
+
+    def shared(self, submission: Submission, tell: OnShared) -> frozenset[int]:
+        """It runs all tasks itself."""
+        del tell
+        self.before.append({*self.claimed})
+        self.claimed |= {*submission.tasks}
+        return frozenset()
+
+    def on_shared(self, submission: Submission, event: SharedTask) -> None:
+        """Nobody else runs any."""
+        raise AssertionError(submission, event)
+
+    def ended(self, submission: Submission) -> None:
+        """Others may run these."""
+        self.claimed -= {*submission.tasks}
+
+    def lost(self, files: Iterable[str]) -> None:
+        """Nothing is kept."""
+
+
+def stage_jobs_of(run: Run, sharing: Claims | None = None) -> StageJobs:
     """The run's jobs."""
     return StageJobs(
         graph=StageGraph([StageNode(index=0, tasks=2)]),
         backend=run,
         work=run,
         lost_nodes=lambda _: (),
+        sharing=sharing,
     )
 
 
@@ -116,6 +146,13 @@ def test_a_task_whose_node_lacks_the_folder_runs_again() -> None:
     run = Run(failures=2)
     stage_jobs_of(run).run()
     assert ([(0, 1), (1,), (1,)], 2) == (run.submitted, run.renewed)
+
+
+def test_tasks_of_a_submission_that_is_over_are_left_to_others() -> None:
+    """Else two queries that have lost outputs may wait for each other."""
+    claims = Claims()
+    stage_jobs_of(Run(failures=2), claims).run()
+    assert ([set(), set(), set()], set()) == (claims.before, claims.claimed)
 
 
 def test_a_folder_that_never_comes_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
