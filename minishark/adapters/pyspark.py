@@ -259,7 +259,11 @@ MACROS = {
 _OR_NULL = "for NULL, or set spark.sql.ansi.enabled to false."
 _DIVISION = """CREATE OR REPLACE TEMP MACRO "{0}"(a, b) AS
     CASE WHEN b = 0 THEN {1} ELSE system.main."{0}"(a, b) END"""
-_BY_ZERO = _TOLD.format(f"Division by zero. Write try_divide() or try_mod() {_OR_NULL}", "b")
+# A text can be cast to any type of a quotient; a list of NULL would keep queries on one node.
+_BY_ZERO = (
+    f"cast_to_type(CAST(CAST('Division by zero. Write try_divide() or try_mod() {_OR_NULL}'"
+    """ || left(CAST(b AS VARCHAR), 0) AS TINYINT) AS VARCHAR), system.main."{0}"(a, b))"""
+)
 _NO_ELEMENT = (
     "CREATE OR REPLACE TEMP MACRO no_element(k) AS NULL",
     "CREATE OR REPLACE TEMP MACRO no_element(k) AS "
@@ -274,7 +278,7 @@ _NULLS = "NULLS_FIRST_ON_ASC_LAST_ON_DESC"
 def ansi(*, is_on: bool) -> str:
     """Statements that make division by zero and an element that is not there errors, or NULL."""
     by_zero = _BY_ZERO if is_on else "NULL"
-    made = [_DIVISION.format(operator, by_zero) for operator in ("/", "%", "//")]
+    made = [_DIVISION.format(sign, by_zero.format(sign)) for sign in ("/", "%", "//")]
     return ";".join([*made, _NO_ELEMENT[is_on]])
 
 

@@ -133,6 +133,14 @@ def test_what_has_no_translation_is_told(spark: SparkSession) -> None:
         spark.sql("SELECT inline(array(struct(1, 2))) AS (a, b)")
 
 
+def test_divisions_run_on_all_nodes(spark: SparkSession) -> None:
+    """The error of a division by zero is no reason to run a query in one task."""
+    spark.create_table("divided", spark.createDataFrame([(1.5, 2.0)], ["a", "b"]).toArrow())
+    text = spark.sql("SELECT sum(a / b) AS s FROM divided").plan_text()
+    spark.drop_table("divided")
+    assert "no distributed form" not in text
+
+
 def test_hashes_are_sparks(spark: SparkSession) -> None:
     """Also of more bytes than xxHash takes at once: its specification's example."""
     text = "Nobody inspects the spammish repetition"
