@@ -5,10 +5,10 @@
 FOLDER is `python/` of Spark's sources, or a folder that has `pyspark/` of an installed PySpark: its
 files are read as text, and nothing of it is imported. `pyspark` means minishark to the examples. An
 output counts as the same if doctest says so, white space aside; with `--values`, tables that
-`show()` draws count by the cells of their rows, without heads. Examples that name the JVM,
-streaming or Spark Connect are left out. A second share leaves out what minishark says it has not,
-too (docs/pyspark.md), such as sketches. Of what differs, docs/pyspark_notes.toml has the reasons by
-function; names without one are printed.
+`show()` draws count by the cells of their rows, without heads, and errors by their classes.
+Examples that name the JVM, streaming or Spark Connect are left out. A second share leaves out what
+minishark says it has not, too (docs/pyspark.md), such as sketches. Of what differs,
+docs/pyspark_notes.toml has the reasons by function; names without one are printed.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import minishark
 import minishark.adapters.pyspark
 import minishark.errors
 import minishark.functions
+import minishark.spark
 import minishark.spark.functions
 import minishark.types
 from minishark.session.session import Session
@@ -53,6 +54,7 @@ _NOT_HERE = re.compile(  # docs/pyspark.md says so
     r"collation|TaskContext|inputFiles|executionInfo|metadataColumn|withMetadata|storageLevel|"
     r"asTable"
 )
+_ERROR = re.compile(r"[\w.]*?(\w+(?:Error|Exception)):")
 _RULE = re.compile(r"^\s*[+][-+]+[+]\s*$|^[ ─]*─[ ─]*$", re.MULTILINE)
 
 
@@ -70,11 +72,18 @@ class DoctestOptions(Options):
 
 
 class _Checker(doctest.OutputChecker):
-    """Compares the rows of tables."""
+    """Compares the rows of tables, and the classes of errors."""
 
     def check_output(self, want: str, got: str, flags: int) -> bool:
         """Whether an output is the same."""
-        return super().check_output(_rows(want), _rows(got), flags)
+        return _is_such(got, want) or super().check_output(_rows(want), _rows(got), flags)
+
+
+def _is_such(got: str, want: str) -> bool:
+    """Whether a message is of an error that `except` would catch as the wanted one."""
+    kinds = [_ERROR.match(message) for message in (got, want)]
+    named = [getattr(minishark.errors, kind[1], None) for kind in kinds if kind]
+    return len(named) == 2 and None not in named and issubclass(*named)
 
 
 def _rows(text: str) -> str:
@@ -117,6 +126,7 @@ def pretend(session: Session, functions: Path) -> dict[str, Any]:
     vars(sql).update(given)
     root = types.ModuleType("pyspark")
     vars(root).update(sql=sql, __version__="4.0.0", errors=minishark.errors)
+    vars(root).update(StorageLevel=minishark.spark.StorageLevel)
     modules = {
         "pyspark": root,
         "pyspark.sql": sql,
@@ -124,6 +134,7 @@ def pretend(session: Session, functions: Path) -> dict[str, Any]:
         "pyspark.sql.types": minishark.types,
         "pyspark.sql.window": types.SimpleNamespace(Window=minishark.Window),
         "pyspark.errors": minishark.errors,
+        "pyspark.storagelevel": minishark.spark,
     }
     sys.modules.update(modules)  # type: ignore[arg-type]
     names = {name: getattr(here, name) for name in minishark.functions.__all__}

@@ -105,6 +105,34 @@ MACROS = {
             lambda e_: coalesce(CASE WHEN system.main.typeof(x) IN ('DOUBLE[]', 'FLOAT[]')
             THEN javas(e_) ELSE e_ END, 'null')), ', '), ']') END
         ELSE CAST(x AS VARCHAR) END""",
+    "parts(a)": """CASE WHEN system.main.typeof(a) IN ('DOUBLE[]', 'FLOAT[]')
+        THEN list_transform(TRY_CAST(a AS VARCHAR[]), lambda e_: javas(e_))
+        ELSE TRY_CAST(a AS VARCHAR[]) END""",
+    # What joins texts: `x` decides, and would be cast to the type that it has here.
+    "part(x VARCHAR, raw)": "raw, "
+    + ", ".join(
+        f"(x {kind}, raw) AS {body}"
+        for body, kinds in (
+            ("as_string(raw)", ("DOUBLE", "FLOAT", "TIMESTAMPTZ")),
+            ("parts(raw)", ("DOUBLE[]", "FLOAT[]")),
+            (
+                "raw",
+                (
+                    "BOOLEAN",
+                    "BIGINT",
+                    "HUGEINT",
+                    "DECIMAL(38, 18)",
+                    "DATE",
+                    "TIMESTAMP",
+                    "BLOB",
+                    "VARCHAR[]",
+                    "BIGINT[]",
+                ),
+            ),
+        )
+        for kind in kinds
+    )
+    + ", (x, raw) AS raw",
     "seconds(x)": """
         CAST(system.main.date_part('us', CAST(x AS TIMESTAMP)) / 1e6 AS DECIMAL(8, 6))""",
     **{
@@ -180,11 +208,11 @@ MACROS = {
         for tries, cast in (("", "CAST"), ("try_", "TRY_CAST"))
     },
     # Quotients of decimals: cast_to_type() looks at types only, which are known when it is planned.
-    "digits_of(t)": """coalesce(TRY_CAST(regexp_extract(t, '\\((\\d+),', 1) AS INTEGER),
-        MAP {'TINYINT': 3, 'SMALLINT': 5, 'INTEGER': 10, 'BIGINT': 20}[t], 38)""",
-    "scale_of(t)": "coalesce(TRY_CAST(regexp_extract(t, ',(\\d+)\\)', 1) AS INTEGER), 0)",
-    "fitting(whole, n)": """
-        CASE WHEN whole + n > 38 THEN greatest(38 - whole, least(n, 6)) ELSE n END""",
+    "digits_of(t)": """CASE t WHEN 'TINYINT' THEN 3 WHEN 'SMALLINT' THEN 5 WHEN 'INTEGER' THEN 10
+        WHEN 'BIGINT' THEN 20 ELSE coalesce(TRY_CAST(split_part(t[9:], ',', 1) AS INTEGER), 38)
+        END""",
+    "scale_of(t)": "coalesce(TRY_CAST(rtrim(split_part(t, ',', 2), ')') AS INTEGER), 0)",
+    "fitting(whole, n)": "least(n, greatest(38 - whole, 6))",
     "quotient_scale(a, b)": """fitting(digits_of(a) - scale_of(a) + scale_of(b),
         greatest(6, scale_of(a) + digits_of(b) + 1))""",
     "with_scale(x, n)": f"system.main.round(system.main.floor(x) * 0.{'0' * 37}, n)",
@@ -197,8 +225,9 @@ MACROS = {
     "scaled_as(a, b)": """with_scale(a + b, quotient_scale(system.main.typeof(a),
         system.main.typeof(CASE WHEN system.main.typeof(b) = 'INTEGER'
         THEN coalesce(b, CAST(0 AS TINYINT)) ELSE b END)))""",
-    # A DOUBLE as text has its own digits, and not those of the nearest DECIMAL.
-    "quotient(a, b)": """CASE WHEN system.main.typeof(a + b) LIKE 'DECIMAL%'
+    # With many decimals, a DOUBLE as text has its own digits, and not those of the nearest DECIMAL.
+    "quotient(a, b)": """CASE
+        WHEN regexp_matches(system.main.typeof(scaled_as(a, b)), ',[1-3][0-9]\\)')
         THEN cast_to_type(CAST(a / b AS VARCHAR), scaled_as(a, b))
         ELSE cast_to_type(a / b, scaled_as(a, b)) END""",
     "summed(x VARCHAR)": "CAST(x AS DOUBLE), (x) AS x",

@@ -37,10 +37,10 @@ except ImportError as missing:
 # the call, or what may stand after it; or both say the same.
 _OF_SQLGLOT = {
     "any_value", "approx_count_distinct", "array", "array_agg", "bool_and", "bool_or",
-    "coalesce", "collate", "collect_list", "collect_set", "concat", "count", "current_date",
-    "current_timestamp", "date_diff", "dateadd", "datediff", "decode", "encode", "first",
-    "first_value", "grouping", "grouping_id", "ifnull", "lag", "last", "last_value", "lead",
-    "localtimestamp", "ltrim", "mode", "named_struct", "nth_value", "nvl", "rtrim",
+    "coalesce", "collate", "collect_list", "collect_set", "concat", "concat_ws", "count",
+    "current_date", "current_timestamp", "date_diff", "dateadd", "datediff", "decode", "encode",
+    "first", "first_value", "grouping", "grouping_id", "ifnull", "lag", "last", "last_value",
+    "lead", "localtimestamp", "ltrim", "mode", "named_struct", "nth_value", "nvl", "rtrim",
     "session_window", "struct", "sum", "timestampadd", "timestampdiff", "window",
 }  # fmt: skip
 OURS = (in_text.CALLABLE - _OF_SQLGLOT) | {"hash", "current_database"}
@@ -55,6 +55,7 @@ _CASTS = {
     "tinyint", "smallint", "bigint", "float", "double", "decimal", "boolean", "binary",
     "timestamp",
 }  # fmt: skip
+_TAKING_OPTIONS = re.compile(r"(from|to|schema_of)_(json|csv|xml)")
 _FORMATS = {"parquet", "csv", "json"}
 _WHOLE = exp.DataType.SIGNED_INTEGER_TYPES
 _SECONDS = {"SECOND", "SECONDS", "SECS", "SEC", "S"}
@@ -227,6 +228,43 @@ def regexp_replace(
     return in_text.called("concat", [in_text.call("left", whole, position - 1), made])
 
 
+_PARTS = dict.fromkeys(("DOUBLE", "FLOAT", "TIMESTAMP WITH TIME ZONE"), "as_string")
+_PARTS |= dict.fromkeys(("DOUBLE[]", "FLOAT[]"), "parts")
+
+
+def _part(col: Any) -> in_text.Column:
+    """A part of a joined text; a double is Java's text."""
+
+    def make(item: in_text.Column, type_: str) -> in_text.Column:
+        return in_text.call(_PARTS[type_], item) if type_ in _PARTS else item
+
+    return in_text.by_type(in_text.column_or_name(col), make)
+
+
+def concat(*cols: Any) -> in_text.Column:
+    """Texts or lists concatenated; NULL if one of them is."""
+    return in_text.called("concat", list(map(_part, cols)))
+
+
+def concat_ws(sep: Any, *cols: Any) -> in_text.Column:
+    """Texts joined; NULLs are skipped."""
+    return in_text.called("concat_ws", [sep, *map(_part, in_text.flat(cols))])
+
+
+def array_join(col: Any, delimiter: Any, *null: Any) -> in_text.Column:
+    """The elements of a list as a text."""
+    listed = in_text.call("parts", in_text.column_or_name(col))
+    return in_text.called("array_join", [listed, delimiter, *null])
+
+
+def input_file_name() -> in_text.Column:
+    """The URI of the file that a row is from."""
+    path = in_text.called("input_file_name", [])
+    local = in_text.call("concat", "file://", path)
+    made = in_text.case(in_text.call("starts_with", path, "/"), local).otherwise(path)
+    return made.alias("input_file_name()")
+
+
 def current_catalog() -> in_text.Column:
     """Spark's name of the catalog in memory, or that of another."""
     return in_text.call("replace", in_text.call("current_catalog"), "memory", "spark_catalog")
@@ -254,7 +292,8 @@ current_database = current_schema
 _OWN: dict[str, Callable[..., Any]] = {
     each.__name__: each
     for each in (
-        hash, xxhash64, extract, element_at, slice, regexp_replace, current_catalog, current_schema
+        hash, xxhash64, extract, element_at, slice, regexp_replace, current_catalog, current_schema,
+        array_join,
     )
 }  # fmt: skip
 _OWN |= {"date_part": extract, "datepart": extract, "current_database": current_schema}
@@ -307,7 +346,7 @@ def _as_text(item: in_text.Column, type_: str, *, inside: bool = False) -> in_te
             return in_text.call("concat", name, " -> ", part(one.get_field("value"), kind))
 
         made = joined(in_text.call("map_entries", item), entry, "{}")
-    elif type_ in ("DOUBLE", "FLOAT", "TIMESTAMP WITH TIME ZONE"):
+    elif type_ in ("DOUBLE", "FLOAT", "TIMESTAMP WITH TIME ZONE", ""):
         return in_text.call("as_string", item)
     else:
         return in_text.call("decode", item) if type_ == "BLOB" else as_text(item, type_)
@@ -362,7 +401,8 @@ def _quotient(made: in_text.Column, type_: str) -> in_text.Column:
         return made
     (digits, scale), (others, by) = map(_digits, types)
     scale = _fitting(digits - scale + by, max(6, scale + others + 1))
-    return as_type(as_type(made, "VARCHAR"), f"DECIMAL(38, {scale})")
+    # With many decimals, a DOUBLE as text has its own digits, and not those of the nearest DECIMAL.
+    return as_type(as_type(made, "VARCHAR") if scale > 9 else made, f"DECIMAL(38, {scale})")
 
 
 MEANINGS: Meanings = {"text": _as_text, "item": _item, "total": _total, "quotient": _quotient}
@@ -473,6 +513,8 @@ def _as_meant(node: Any) -> Any:
             return exp.Var(this=in_text.sql(_called("extract", [exp.Literal.string(part), of])))
         case exp.Cast() | exp.TryCast():
             return _cast(node)
+        case exp.DPipe() | exp.Concat() | exp.ConcatWs() if not node.meta.get("parted"):
+            return _of_parts(node)
         case exp.IntDiv():  # of decimals, DuckDB's has a fraction
             whole = exp.Anonymous(this="trunc", expressions=[_inside(node)])
             return exp.cast(whole, "BIGINT")
@@ -496,6 +538,19 @@ def _as_meant(node: Any) -> Any:
     return node
 
 
+_TEXTS = (exp.DPipe, exp.Concat, exp.ConcatWs, exp.Array, exp.Literal, exp.Null)
+
+
+def _of_parts(node: Any) -> Any:
+    """A joined text, in which doubles are Java's texts."""
+    made = node.copy()
+    made.meta["parted"] = True
+    for each in made.iter_expressions():
+        part = each.transform(_as_meant)
+        each.replace(part if isinstance(each, _TEXTS) else _typed("part", part, times=2))
+    return made
+
+
 def _whole_units(unit: str, start: Any, end: Any) -> Any:
     """How many whole units lie between two times; DuckDB's date_diff() counts beginnings."""
     times = [
@@ -516,7 +571,7 @@ def _added(node: Any) -> Any:
     is_sum = isinstance(total, exp.Sum)
     if not (is_sum or isinstance(total, exp.Avg)) or total.meta.get("added"):
         return None
-    if node.find_ancestor(exp.Pivot):
+    if node.find_ancestor(exp.Pivot) or (is_sum and _is_quotient(total.this)):
         return None
     total.meta["added"] = True
     item = total.this.expressions[0] if isinstance(total.this, exp.Distinct) else total.this
@@ -597,6 +652,16 @@ def _is_of_choices(node: Any) -> bool:
         return False
     is_pattern = isinstance(node.parent, exp.Like | exp.ILike)
     return is_pattern or isinstance(_bare(node.this), exp.Query)
+
+
+def _is_quotient(node: Any) -> bool:
+    """Whether it is computed from a quotient, so that it is neither whole nor text."""
+    match _bare(node):
+        case exp.Div():
+            return True
+        case exp.Add() | exp.Sub() | exp.Mul() as both:
+            return _is_quotient(both.this) or _is_quotient(both.expression)
+    return False
 
 
 def _inner(node: Any) -> bool:
@@ -840,6 +905,9 @@ def _called(name: str, given: Sequence[Any]) -> Any:
     if name not in OURS or not taken:
         return None
     arguments = list(map(_argument, given))
+    if given and _TAKING_OPTIONS.fullmatch(name) and isinstance(given[-1], exp.VarMap):
+        lists = (given[-1].args[part].expressions for part in ("keys", "values"))
+        arguments[-1] = {key.name: item.name for key, item in zip(*lists, strict=True)}
     if name in _OWN:
         return _checked(_OWN[name], *arguments)
     return _checked(in_text.called, name, arguments)
@@ -909,12 +977,12 @@ def _cast(node: Any) -> Any:
     return made
 
 
-def _typed(name: str, item: Any) -> Any:
+def _typed(name: str, item: Any, *, times: int = 1) -> Any:
     """A call of a macro by its argument's type, which DuckDB does not know of an aggregate."""
-    call = exp.Anonymous(this=name, expressions=[item])
+    call = exp.Anonymous(this=name, expressions=[item.copy() for _ in range(times)])
     if not item.find(exp.AggFunc, exp.Window, exp.Anonymous, exp.Var):
         return call
-    call = exp.Anonymous(this=name, expressions=[exp.Var(this="v_")])
+    call = exp.Anonymous(this=name, expressions=[exp.Var(this="v_") for _ in range(times)])
     made = f"list_transform([{item.sql(SessionText)}], lambda v_: {call.sql(SessionText)})[1]"
     return exp.Var(this=made)
 

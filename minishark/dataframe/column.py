@@ -32,7 +32,14 @@ from minishark.dataframe.duckdb_functions import (
     single_call,
 )
 from minishark.dataframe.literals import literal
-from minishark.dataframe.names import CamelCase, ident, name_parts, snake_case, spelt_otherwise
+from minishark.dataframe.names import (
+    CamelCase,
+    ident,
+    name_parts,
+    readable,
+    snake_case,
+    spelt_otherwise,
+)
 from minishark.dataframe.pandas_names import column_hint
 from minishark.dataframe.types import DataType, duckdb_type
 from minishark.errors import OptionError, QueryError
@@ -535,7 +542,9 @@ class Column(CamelCase):
 
     def bitwise_xor(self, other: Any) -> Column:
         """The bits that differ."""
-        return call("xor", self, other)
+        made = call("xor", self, other)
+        sides = (each.sql(lambda reference: reference.name) for each in (self, value(other)))
+        return replace(made, name=readable(f"({' ^ '.join(sides)})"))
 
     # Text
 

@@ -943,7 +943,7 @@ class DataFrame(Frame, CamelCase):
 
     def persist(
         self,
-        replicas: int = 2,
+        replicas: int | StorageLevel = 2,
         *,
         partition_by: str | Sequence[str] | None = None,
         partitions: int | None = None,
@@ -951,7 +951,8 @@ class DataFrame(Frame, CamelCase):
         """Cache the rows in the cluster when an action first computes them; returns this DataFrame.
 
         Args:
-            replicas: on how many nodes each partition is stored; at most on all.
+            replicas: on how many nodes each partition is stored; at most on all. Or a level of
+                PySpark's, which tells no more than that.
             partition_by: columns whose hash decides a row's partition; None to leave rows where
                 the query has them.
             partitions: how many; None for as many as fit.
@@ -961,8 +962,10 @@ class DataFrame(Frame, CamelCase):
             OptionError: a number is out of range.
         """
         keys = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
-        layout = Layout(partition_by=keys, partitions=partitions, replicas=replicas)
-        partitioned.persist(self._query, layout)
+        if not isinstance(replicas, StorageLevel):
+            replicas = replace(StorageLevel.MEMORY_AND_DISK_DESER, replicas=replicas)
+        layout = Layout(partition_by=keys, partitions=partitions, replicas=replicas.replicas)
+        partitioned.persist(self._query, layout, replicas)
         return self
 
     def cache(self) -> DataFrame:
@@ -988,9 +991,8 @@ class DataFrame(Frame, CamelCase):
     @property
     def storage_level(self) -> StorageLevel:
         """Where its rows are cached."""
-        cached = self._query.persisted is not None
-        replicas = self._query.persisted.replicas if self._query.persisted else 0
-        return StorageLevel(use_memory=cached, use_disk=cached, replicas=replicas)
+        persisted = self._query.persisted
+        return StorageLevel.NONE if persisted is None else persisted.level
 
     def checkpoint(self, path: str | bool | None = None) -> DataFrame:
         """Run the query now; a DataFrame of its rows, without their lineage.

@@ -86,11 +86,11 @@ def offer_called(sql: str, runtime: TakesFunctions) -> None:
                     runtime.offer_function(*_generated[name])
 
 
-def declare(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Let a connection bind a query that calls such functions, though not run it."""
+def declare(connection: duckdb.DuckDBPyConnection, sql: str, *, run: bool = False) -> None:
+    """Let a connection bind a query that calls such functions; run it only with `run`."""
     if PREFIX in sql:
         with _lock:
             names = dict.fromkeys(_NAME.findall(sql))
             functions = [_generated[name] for name in names if name in _generated]
         for function, fn in functions:
-            create_function(connection, function, uncalled(function, fn))
+            create_function(connection, function, fn if run else uncalled(function, fn))

@@ -41,7 +41,7 @@ from minishark.dataframe.verbs import (
     with_columns,
 )
 from minishark.dataframe.window import UNBOUNDED, Window
-from minishark.errors import OptionError
+from minishark.errors import OptionError, QueryError
 from minishark.worker.functions import CoGroups
 
 # Columns that users do not see: the number of a row's session, and its window.
@@ -75,6 +75,12 @@ class GroupedData(CamelCase, Generic[F]):
     pivot_on: Column | None = None
     pivot_values: tuple[Any, ...] = ()
     positions: tuple[tuple[int, ...], ...] = ()
+
+    def __repr__(self) -> str:
+        kind = {"": "GroupBy", "ROLLUP": "Rollup", "CUBE": "Cube"}.get(self.sets, "GroupingSets")
+        keys = ", ".join(map(_label, self.keys))
+        value = repr(self.frame).partition("[")[2]
+        return f"GroupedData[grouping expressions: [{keys}], value: [{value}, type: {kind}]"
 
     def __getattr__(self, name: str) -> Any:
         """As of all such classes; groups have no rows, which people ask them for."""
@@ -224,11 +230,17 @@ class GroupedData(CamelCase, Generic[F]):
 
     def _each(self, function: str, names: Sequence[str]) -> F:
         keys = [reference.name for reference in map(only_reference, self.keys) if reference]
+        query = query_of(self.frame)
         chosen = names or [
-            name
-            for name, type_ in query_of(self.frame).dtypes()
-            if is_number(type_) and name not in keys
+            name for name, type_ in query.dtypes() if is_number(type_) and name not in keys
         ]
+        if query.runtime.dialect.is_sparks and function in {"sum", "avg"}:
+            texts = [name for name, type_ in query.dtypes() if type_ == "VARCHAR" and name in names]
+            if texts:
+                raise QueryError(
+                    f"{function}() of groups takes columns of numbers, and {texts[0]!r} is text:"
+                    f" write agg(F.{function}({texts[0]!r})), which reads numbers from it."
+                )
         return self.agg(*(_named(name, function) for name in chosen))
 
     def _pivoted(self, aggregates: Sequence[Column]) -> list[Column]:

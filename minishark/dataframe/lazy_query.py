@@ -11,7 +11,7 @@ import contextlib
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -33,7 +33,7 @@ class Persisted:
     select: Select  # the SELECT before `persist` replaced it by a scan of the cached rows
     held: tuple[object, ...]  # the handles that it needs
     cached: CachedRows
-    replicas: int  # on how many nodes each partition is stored
+    level: Any  # the StorageLevel
 
 
 @dataclass(slots=True, kw_only=True)

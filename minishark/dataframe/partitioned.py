@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from minishark.dataframe import verbs
 from minishark.dataframe.applied import (
@@ -39,11 +39,45 @@ from minishark.worker.functions import ForEach, Function, MapGroups, SortRows
 
 @dataclass(frozen=True, slots=True)
 class StorageLevel:
-    """Where a DataFrame's rows are cached: in shared memory, and on disk where that is full."""
+    """Where a DataFrame's rows are cached, in PySpark's terms.
 
-    use_memory: bool
+    They are in shared memory, and on disk where that is full, whichever level `persist` is given:
+    of that, only the number of replicas has an effect.
+    """
+
     use_disk: bool
-    replicas: int
+    use_memory: bool
+    use_off_heap: bool = False
+    deserialized: bool = False
+    replicas: int = 1
+
+    NONE: ClassVar[StorageLevel]
+    DISK_ONLY: ClassVar[StorageLevel]
+    DISK_ONLY_2: ClassVar[StorageLevel]
+    DISK_ONLY_3: ClassVar[StorageLevel]
+    MEMORY_ONLY: ClassVar[StorageLevel]
+    MEMORY_ONLY_2: ClassVar[StorageLevel]
+    MEMORY_AND_DISK: ClassVar[StorageLevel]
+    MEMORY_AND_DISK_2: ClassVar[StorageLevel]
+    MEMORY_AND_DISK_DESER: ClassVar[StorageLevel]
+    OFF_HEAP: ClassVar[StorageLevel]
+
+    def __repr__(self) -> str:
+        parts = (self.use_disk, self.use_memory, self.use_off_heap, self.deserialized)
+        return f"StorageLevel({', '.join(map(str, (*parts, self.replicas)))})"
+
+
+StorageLevel.NONE = StorageLevel(use_disk=False, use_memory=False)
+for _name, _disk, _memory in (
+    ("DISK_ONLY", True, False),
+    ("MEMORY_ONLY", False, True),
+    ("MEMORY_AND_DISK", True, True),
+):
+    for _replicas, _end in ((1, ""), (2, "_2"), (3, "_3")):
+        _level = StorageLevel(use_disk=_disk, use_memory=_memory, replicas=_replicas)
+        setattr(StorageLevel, f"{_name}{_end}", _level)
+StorageLevel.MEMORY_AND_DISK_DESER = StorageLevel(use_disk=True, use_memory=True, deserialized=True)
+StorageLevel.OFF_HEAP = StorageLevel(use_disk=True, use_memory=True, use_off_heap=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +105,13 @@ def cached_query(runtime: Runtime, cached: CachedRows) -> LazyQuery:
     return LazyQuery(runtime=runtime, select=select, held=(cached,))
 
 
-def persist(query: LazyQuery, layout: Layout) -> None:
+def persist(query: LazyQuery, layout: Layout, level: StorageLevel) -> None:
     """Make a query read its own rows from the cache; nothing happens if it does so already."""
     if query.persisted is not None:
         return
     select = query.to_select()
     cached = _promise(query, kept(query, layout))
-    query.persisted = Persisted(
-        select=select, held=query.held, cached=cached, replicas=layout.replicas
-    )
+    query.persisted = Persisted(select=select, held=query.held, cached=cached, level=level)
     query.select, query.held = _read_cached(cached, select), (cached,)
 
 

@@ -36,7 +36,7 @@ from minishark.dataframe.local import declared_columns, json_structure
 from minishark.dataframe.names import ident
 from minishark.dataframe.structs import json_text, struct
 from minishark.errors import OptionError, UnsupportedError
-from minishark.functions.arguments import literal_text, no_options
+from minishark.functions.arguments import constant_text, literal_text, no_options
 from minishark.functions.python.values import parsed_time
 from minishark.functions.templates import filled, shown_as
 
@@ -68,21 +68,20 @@ def regexp_replace(string: Any, pattern: Any, replacement: Any) -> Column:
 
 def split(str: Any, pattern: Any, limit: Any = -1) -> Column:
     """The parts between the matches of a regular expression; with a limit, at most so many."""
-    text = column_or_name(str)
-    if not isinstance(limit, int):
-        raise OptionError("split() takes a whole number as its limit.")
-    if limit <= 0:
+    text, most = column_or_name(str), column_or_name(limit)
+    if isinstance(limit, int) and limit <= 0:
         return call("string_split_regex", text, value(pattern))
     # The last part is what follows the first `limit - 1` parts and the separators after them.
     parts = call("string_split_regex", text, value(pattern))
     marks = call("regexp_extract_all", text, value(pattern))
-    head = limit - 1
-    lengths = (f", 1, {head}), lambda p_: length(p_))), 0)",)
+    head = most - 1
+    lengths = (", 1, ", head, "), lambda p_: length(p_))), 0)")
     summed = "coalesce(list_sum(list_transform(list_slice("
     before = (summed, parts, *lengths, " + ", summed, marks, *lengths)
     rest = combine("substring(", text, ", 1 + (", *before, ")::BIGINT)", bare=True)
-    limited = combine("list_append(list_slice(", parts, f", 1, {head}), ", rest, ")", bare=True)
-    few = combine("len(", parts, f") <= {limit}", bare=True)
+    listed = ("list_append(list_slice(", parts, ", 1, ", head, "), ", rest, ")")
+    limited = combine(*listed, bare=True)
+    few = (most <= 0) | (call("len", parts) <= most)
     return case(few, parts).when(text.is_not_null(), atom(limited))
 
 
@@ -511,8 +510,11 @@ def from_json(col: Any, schema: Any, options: Any = None) -> Column:
     """
     no_options("from_json", options)
     text = column_or_name(col)
-    declared = literal_text(schema) if isinstance(schema, Column) else schema
+    declared = constant_text(schema) if isinstance(schema, Column) else schema
     whole = _type_without_fields(declared)
+    if whole is not None and whole.endswith("]"):  # a value alone is an array of one
+        alone = ~call("starts_with", call("ltrim", text), "[")
+        text = case(alone, combine("'[' || ", text, " || ']'")).otherwise(text)
     if whole is not None:
         return text.try_cast("JSON").try_cast(whole)
     fields = {name: json_structure(type_) for name, type_ in declared_columns(declared)}
@@ -531,7 +533,7 @@ def _type_without_fields(schema: Any) -> str | None:
         )
     else:
         type_ = schema.sql() if hasattr(schema, "sql") else ""
-    return type_ if type_ and not type_.startswith("STRUCT") else None
+    return type_ if type_ and (type_.endswith("]") or not type_.startswith("STRUCT")) else None
 
 
 def to_json(col: Any, options: Any = None) -> Column:
@@ -583,7 +585,7 @@ def from_csv(col: Any, schema: Any, options: Any = None) -> Column:
     Args:
         col: the line; commas within quotes are not recognized.
         schema: names and types of the fields; see `from_json`.
-        options: only `sep`.
+        options: `sep`, `ignoreLeadingWhiteSpace`, `ignoreTrailingWhiteSpace`.
 
     Raises:
         DataError: the schema is not understood.
@@ -591,13 +593,19 @@ def from_csv(col: Any, schema: Any, options: Any = None) -> Column:
     """
     chosen = dict(options or {})
     separator = chosen.pop("sep", chosen.pop("delimiter", ","))
+    trims = [
+        function
+        for side, function in (("Leading", "ltrim"), ("Trailing", "rtrim"))
+        if f"{chosen.pop(f'ignore{side}WhiteSpace', False)}".lower() == "true"
+    ]
     no_options("from_csv", chosen)
-    declared = literal_text(schema) if isinstance(schema, Column) else schema
+    declared = constant_text(schema) if isinstance(schema, Column) else schema
     parts = call("string_split", column_or_name(col), separator)
     fields = [
         Column((*parts.pieces, f"[{number}]"), level=Level.ATOM, kind=parts.kind)
         for number, _ in enumerate(declared_columns(declared), 1)
     ]
+    fields = [functools.reduce(lambda field, trim: call(trim, field), trims, f) for f in fields]
     typed = [
         call("nullif", field, "").try_cast(type_).alias(name)
         for field, (name, type_) in zip(fields, declared_columns(declared), strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from minishark.dataframe.column import (
@@ -21,6 +22,7 @@ from minishark.dataframe.column import (
     generator,
     value,
 )
+from minishark.dataframe.names import ident
 from minishark.errors import OptionError
 
 
@@ -252,12 +254,34 @@ def posexplode_outer(col: Any) -> Generator:
     return generator(chosen, [position, *plain.of_list], [position, *plain.of_map])
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _Inlined(Column):
+    """The columns of a list of structs."""
+
+    structs: Column | None = None
+
+    def alias(self, *names: str) -> Column:
+        """The same with a name for each field."""
+        assert self.structs is not None
+        fields = (f"{ident(n)} := struct_extract_at(s_, {i})" for i, n in enumerate(names, 1))
+        renamed = f", lambda s_: struct_pack({', '.join(fields)}))"
+        return _inlined(combine("list_transform(", atom(self.structs), renamed, bare=True))
+
+
+def _inlined(structs: Column) -> Column:
+    made = combine("unnest(", atom(structs), ", max_depth := 2)", bare=True)
+    return _Inlined(made.pieces, level=Level.ATOM, kind=Kind.FREE, structs=structs)
+
+
+def inline(col: Any) -> Column:
+    """A row for each struct of a list, with its fields as columns."""
+    return _inlined(column_or_name(col))
+
+
 def inline_outer(col: Any) -> Column:
     """A row for each struct of a list, with its fields as columns; of NULLs if there is none."""
     chosen = column_or_name(col)
-    filled = _filled(chosen, chosen)
-    made = combine("unnest(", atom(filled), ", max_depth := 2)", bare=True)
-    return Column(made.pieces, level=Level.ATOM, kind=Kind.FREE)
+    return _inlined(_filled(chosen, chosen))
 
 
 def stack(n: Any, *cols: Any) -> Generator:

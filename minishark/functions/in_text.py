@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from minishark.dataframe.column import (
+    ByType,
     Call,
     Column,
     Generator,
@@ -16,6 +17,7 @@ from minishark.dataframe.column import (
     case,
     column_or_name,
     combine,
+    flat,
     value,
 )
 from minishark.dataframe.generated_functions import generated
@@ -30,11 +32,13 @@ from minishark.functions.templates import function_of, shown_as
 __all__ = [
     "CALLABLE",
     "Column",
+    "by_type",
     "call",
     "called",
     "case",
     "column_or_name",
     "expr",
+    "flat",
     "hashed",
     "items",
     "lit",
@@ -92,6 +96,11 @@ def of_calls(name: str, item: str, *aggregates: str) -> Column:
         added = Call(function=function, arguments=expr(arguments)).column(Kind.FREE)
         parts += [", ", added]
     return atom(combine(*parts, ")", bare=True))
+
+
+def by_type(item: Column, make: Callable[[Column, str], Column]) -> Column:
+    """What a function of a Column and its type makes of it."""
+    return ByType(argument=item, make=make).column()
 
 
 def over(column: Column, window: str) -> Column:

@@ -13,7 +13,7 @@ from minishark.dataframe.column import ByType, Column, atom, call, column_or_nam
 from minishark.dataframe.generated_functions import generated
 from minishark.dataframe.local import declared_columns, json_structure
 from minishark.errors import OptionError
-from minishark.functions.arguments import literal_text, no_options
+from minishark.functions.arguments import constant_text, literal_text, no_options
 from minishark.functions.conversions import date_format
 from minishark.functions.python import values as py
 from minishark.functions.python import variants, xml
@@ -287,7 +287,7 @@ def from_xml(col: Any, schema: Any, options: Mapping[str, str] | None = None) ->
     Raises:
         DataError: the schema is not understood.
     """
-    declared = literal_text(schema) if isinstance(schema, Column) else schema
+    declared = constant_text(schema) if isinstance(schema, Column) else schema
     if isinstance(declared, str) and (struct := _STRUCT.fullmatch(declared)):
         declared = struct[1]
     fields = {name: json_structure(type_) for name, type_ in declared_columns(declared)}

@@ -22,18 +22,15 @@ from minishark.functions.conversions import json_tuple
 from minishark.functions.higher_order import (
     explode,
     explode_outer,
+    inline,
     inline_outer,
     posexplode,
     posexplode_outer,
     stack,
 )
-from minishark.functions.tables import TEMPLATES
-from minishark.functions.templates import function_of
 
 if TYPE_CHECKING:
     from minishark.dataframe.frame import DataFrame
-
-_INLINE = function_of(TEMPLATES["inline"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +83,7 @@ class TableFunction:
     def generator(self, *arguments: Any) -> Column:
         """The rows, as `inline` makes them of a list of structs."""
         rows = call(self.name(), *(map(column_or_name, arguments or (value(None),))))
-        return _INLINE(rows)
+        return inline(rows)
 
     def name(self) -> str:
         """The name in SQL of the function that returns the rows as a list."""
@@ -161,7 +158,7 @@ _GENERATORS = {
     for function in (
         explode,
         explode_outer,
-        _INLINE,
+        inline,
         inline_outer,
         json_tuple,
         posexplode,

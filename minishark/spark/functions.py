@@ -6,7 +6,10 @@ from minishark.functions import __dir__, __getattr__  # noqa: F401 - DuckDB's fu
 # These take the place of others.
 # isort: split
 from minishark.adapters.spark_text import (  # noqa: F401 - this is their public path
+    array_join,
     avg,
+    concat,
+    concat_ws,
     current_catalog,
     current_database,
     current_schema,
@@ -16,6 +19,7 @@ from minishark.adapters.spark_text import (  # noqa: F401 - this is their public
     expr,
     extract,
     hash,  # noqa: A004 - PySpark's name
+    input_file_name,
     make_ym_interval,
     mean,
     regexp_replace,

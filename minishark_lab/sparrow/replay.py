@@ -58,6 +58,7 @@ ESTIMATES: dict[str, Callable[[Random, float, float], float]] = {
     "none": lambda _rng, _mean_s, _cutoff_s: 0.0,
 }
 _OMNISCIENT = ("fifo", "srpt")  # queue disciplines of an omniscient scheduler
+_BLIND = ("central", "sparrow", "batch", "per_task", "random")  # to estimates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +131,8 @@ def replayed(parameters: Replay, seed: int, advance: Advance) -> Sequence[Row]:
     ) -> Iterator[Row]:
         if placement == "central" and policy not in _OMNISCIENT:
             return
+        if placement in _BLIND and policy == "fifo" and estimates != parameters.estimates[-1]:
+            return  # it would be the same
         series = _series(parameters, placement, policy, estimates)
         length = lengths[load]
         jobs = read[: length.jobs]

@@ -21,7 +21,11 @@ SPARKS: dict[str, list[str] | None] = json.loads(ANSWERS.read_text())["answers"]
 DIFFERENT = {
     "silently: a mean in PIVOT of text is a DOUBLE": ("SELECT x FROM (SELECT 'x' AS p, 1.5",),
     "silently: a date plus a column of intervals is a timestamp": ("SELECT d + i, d - i",),
-    "a quotient of a sum of decimals has fewer zeros at its end": ("SELECT sum(p) / count(*)",),
+    "a quotient of decimals has the digits of a DOUBLE, and of a sum fewer at its end": (
+        "SELECT sum(p) / count(*)",
+        "SELECT sum(a) / sum(b), a / b / 2",
+        'people.groupBy("dept").agg(F.avg(F.col("salary").cast("decimal(10,2)"))',
+    ),
     "the last digit of a float": (
         "people.stat.corr(",
         "people.stat.cov(",

@@ -163,9 +163,11 @@ def test_the_report_of_a_replay_tells_responses_and_messages(tmp_path: Path) -> 
 
 def test_a_trace_keeps_its_own_times_if_no_load_is_wanted() -> None:
     """Then x is the load that it has."""
-    parameters = Replay(jobs=150, nodes=2000, loads=(), placements=("central",))
+    parameters = Replay(
+        jobs=150, nodes=2000, loads=(), placements=("central",), simulator="express"
+    )
     (x,) = {row.x for row in replayed(parameters, 1, nothing)}
     assert x > 0
-    parameters = Replay(jobs=150, nodes=2, loads=(), placements=("central",))
+    parameters = Replay(jobs=150, nodes=2, loads=(), placements=("central",), simulator="express")
     rows = replayed(parameters, 1, nothing)
     assert all(row.x > 1 and not row.settled for row in rows), "queues only grow"

@@ -1,6 +1,5 @@
 """Lists, maps, structs and vectors."""
 
-from minishark.dataframe.column import Kind
 from minishark.functions.templates import Template as T
 
 _DISTINCT = "list_filter({list}, lambda x_, i_: list_position({list}, x_) = i_)"
@@ -148,13 +147,6 @@ NESTED = (
         " THEN substring(p_, length(string_split_regex(p_, {keyValueDelim})[1])"
         " + 1 + length(regexp_extract(p_, {keyValueDelim}))) END)))",
         "A map of a text such as 'a:1,b:2'.",
-    ),
-    # Rows of elements
-    T(
-        "inline(col)",
-        "unnest({col}, max_depth := 2)",
-        "A row for each struct of a list, with its fields as columns.",
-        kind=Kind.FREE,
     ),
     # Vectors
     T(
