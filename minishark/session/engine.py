@@ -487,7 +487,7 @@ class Engine:
         """Promise the rows of a query of a session as a table."""
         rows = self.cached.promise(plan)
         self._promised[rows.name] = scope
-        weakref.finalize(rows, self._promised.pop, rows.name, None).atexit = False
+        weakref.finalize(rows, _forget_promiser, weakref.ref(self), rows.name).atexit = False
         return rows
 
     def _promiser(self, name: str, scope: Scope) -> Scope:
@@ -820,3 +820,10 @@ class _Query(Generic[Result]):
         # Handlers may be added and removed while it runs, by other threads and by handlers.
         for handler in (*self.scope.progress_handlers, *self.handlers):
             handler(progress)
+
+
+def _forget_promiser(engine: weakref.ref[Engine], name: str) -> None:
+    """Nobody holds these rows any more; an engine may have gone with whom they were promised."""
+    promised_by = engine()
+    if promised_by is not None:
+        promised_by._promised.pop(name, None)  # noqa: SLF001 - a method would keep it alive

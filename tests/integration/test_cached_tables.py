@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator, Sequence
 
 import duckdb
@@ -214,3 +215,14 @@ def test_rows_whose_view_is_dropped_while_they_are_computed_are_dropped(session:
     session.sql("SELECT 1").collect()
     names = {table.name for table in engine.tables.catalog}
     assert names <= {"t", "by_a", *before, *engine.cached._cached}
+
+
+def test_a_stopped_session_leaves_nothing_in_memory() -> None:
+    """Also if rows were kept of other kept rows."""
+    with minishark.connect(in_process=True) as session:
+        rows = session.range(5).persist()
+        assert rows.filter("id > 1").persist().count() == 3
+        engine = weakref.ref(session._runtime.engine)
+    del rows, session
+    gc.collect()
+    assert engine() is None
