@@ -410,7 +410,7 @@ const VIEWS = {
       draw("programs", d.programs, () => [h("h2", null, "Iterative programs"), d.programs.length ? table([["Program", "wrap"], ["State"], ["Iterations", "n"], ["Stages", "n"], ["Tasks", "n"], ["Workers", "n"], ["Snapshot", "n", "The stage of the last complete snapshot"], ["Moved", "n", "Partitions that have moved to other workers"], ["Rollbacks", "n"], ["Time", "n"]],
         d.programs.map((p) => [h("div", null, h("code", null, p.name), p.error && h("div", { class: "note" }, p.error)), stateChip(p.state), count(p.iterations), count(p.stage), count(p.tasks), whole(p.workers), p.snapshot == null ? "–" : whole(p.snapshot), whole(p.migrations), whole(p.rollbacks), time(p.elapsed_s)]))
         : empty("No program has run. docs/canary.md has some to start with.")]);
-      draw("jobs", d.jobs, (all) => all.length ? [h("h2", null, "Jobs that outlive their programs"), table([["Job", "wrap"], ["State"], ["User"], ["Node"], ["Starts", "n"], ["Age", "n"], ["What has happened", "wide"]],
+      draw("jobs", d.jobs, (all) => all.length ? [h("h2", null, "Jobs that outlive their programs"), table([["Job", "wrap"], ["State"], ["User"], ["Node"], ["Starts", "n"], ["Took", "n", "From its submission to its end, or until now"], ["What has happened", "wide"]],
         all.map((j) => [h("div", null, h("code", null, j.name), h("div", { class: "note" }, j.what)), stateChip(j.state), j.user, j.node, whole(j.starts), time(j.took_s),
           h("details", { "data-key": `j${j.name}` }, h("summary", null, j.why.split("\n").at(-1)), h("pre", null, j.why), j.log && h("pre", null, j.log))]))] : null);
     },
