@@ -249,7 +249,9 @@ class ReusedOutputs:
             self._of_calls[stage, task] = name
             if (kept := made.get(name)) is not None and kept.outcome.file is not None:
                 slices = (FileSlice(kept.outcome.file, kept.nodes),)
-                names[task] = replace(names[task], made=slices)
+                left = len(kept.nodes) - len(self.lost_nodes(kept.nodes))
+                # What lives on one node only is kept again, on two.
+                names[task] = replace(names[task], made=slices, calls=name if left < 2 else "")
         if self._calls is not None:
             logged = self._calls.found(each.calls for each in names.values() if not each.made)
             for task, each in names.items():
@@ -490,7 +492,7 @@ def _calls_text(stage: Stage, names: OutputNames, reuse: Reuse, called: TaskFunc
     if len(made) == len(wanted):
         oldest = min(made.values(), key=lambda output: output.made_s)
         return f"{stage_text} makes no calls: what they returned exists, {_made(oldest)}"
-    return f"{stage_text} makes the calls that this cluster has not made"
+    return f"{stage_text} makes the calls that were not made before"
 
 
 def _stage_text(stage: Stage, names: OutputNames, reuse: Reuse) -> str:

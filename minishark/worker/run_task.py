@@ -255,7 +255,7 @@ class TaskRunner:
             if task.made:
                 # Perhaps its nodes have died since, or have had to make room.
                 with contextlib.suppress(InputMissingError):
-                    return self._stored_unchanged(stage, structs.replace(task, calls=""), task.made)
+                    return self._stored_unchanged(stage, task, task.made)
             call, run = self._unpickled_for(stage, stage.function, task)
             # Calls with a name say which rows they are made for.
             tables = run.known() if run is not None and task.calls else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
@@ -215,6 +216,17 @@ def test_rows_whose_view_is_dropped_while_they_are_computed_are_dropped(session:
     session.sql("SELECT 1").collect()
     names = {table.name for table in engine.tables.catalog}
     assert names <= {"t", "by_a", *before, *engine.cached._cached}
+
+
+def test_ranges_of_what_one_task_reads(tmp_path: Path) -> None:
+    """A file is read by one task; the others know its columns by their places."""
+    file = tmp_path / "t.parquet"
+    duckdb.sql(f"COPY (SELECT range k, range % 7 g FROM range(9_000)) TO '{file}'")
+    with minishark.connect(in_process=True, nodes=2) as session:
+        rows = session.read.parquet(file).repartition_by_range(3, "k")
+        assert [row.k for row in rows.collect()] == list(range(9_000))
+        assert sum(place.rows for place in rows.placement()) == 9_000
+        assert len(rows.placement()) == 3
 
 
 def test_a_stopped_session_leaves_nothing_in_memory() -> None:

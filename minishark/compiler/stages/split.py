@@ -200,7 +200,7 @@ class Splitter:
             return number
         writer = FragmentWriter(stages=self)
         if isinstance(plan.operator, Statement):
-            sql = writer.statement(plan.operator, exchange)
+            sql = writer.statement(plan.operator, exchange, is_last=plan is self._root)
         else:
             sql = writer.fragment(plan, exchange)
         stage = Stage(

@@ -71,15 +71,18 @@ class FragmentWriter:
             self.early_ctes.clear()
         return with_ctes(sql, self.ctes)
 
-    def statement(self, statement: Statement, exchange: PhysicalPlan | None) -> str:
+    def statement(
+        self, statement: Statement, exchange: PhysicalPlan | None, *, is_last: bool
+    ) -> str:
         for table in statement.tables:
             self.inputs[(table, ReadMode.ALL, None)] = TableInput(table, table, ReadMode.ALL)
-        if exchange is None:
+        if is_last:
             return statement.sql
         # A user's columns may have any names, or the same ones twice.
         names = columns(statement.schema)
         source = f"({statement.sql}) AS t({', '.join(names)})"
-        return self._divided(Block(source, tuple(f"t.{name}" for name in names)), exchange)
+        block = Block(source, tuple(f"t.{name}" for name in names))
+        return fragment.select(block) if exchange is None else self._divided(block, exchange)
 
     def hints(self) -> FragmentHints:
         return FragmentHints(
