@@ -130,6 +130,7 @@ setup(
         "psutil>=6",
         "prompt_toolkit>=3.0.40",
         "pygments>=2.17",
+        "xxhash>=3.5",
     ],
     extras_require={
         "tpch": TPCH,

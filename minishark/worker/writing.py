@@ -18,12 +18,12 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 import pyarrow as pa
+from xxhash import xxh3_64
 
 from minishark.errors import ResourceError
 from minishark.worker.paths import follow, temporary_path
 from minishark.worker.seals import (
     BLOCK_BYTES,
-    Digest,
     Seal,
     checksum,
     is_sound,
@@ -96,13 +96,13 @@ class _SealedFile(io.RawIOBase):
 
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        self._digest = Digest()
+        self._digest = xxh3_64()
         self._size = 0
 
     @property
     def digest(self) -> int:
         """That of what was written."""
-        return self._digest.value
+        return self._digest.intdigest()
 
     def writable(self) -> bool:
         return True

@@ -112,6 +112,25 @@ def test_another_cluster_makes_no_call_again(tmp_path: Path, kind: str) -> None:
     assert {f"{first:02}": "x" for first in range(0, 60, 3)} | again == made
 
 
+@pytest.mark.parametrize("kind", ["partitions", "groups"])
+def test_another_cluster_calls_no_function_again(tmp_path: Path, kind: str) -> None:
+    """What functions returned for whole partitions is kept, whatever they were called by."""
+    calls, rows = tmp_path / "calls", pa.table({"k": list(range(60)), "g": [1, 2, 3] * 20})
+    calls.mkdir()
+    for _ in range(2):
+        with connected(tmp_path / "kept") as session:
+            session.create_table("t", rows, partition_by="g", partitions=2)
+            fn = functools.partial(noted, str(calls))
+            t, schema = session.table("t"), "k BIGINT, g BIGINT"
+            if kind == "partitions":
+                mapped = t.map_partitions(fn, schema)
+            else:
+                mapped = t.group_by("g").apply_in_arrow(fn, schema)
+            assert list(range(60)) == sorted(row.k for row in mapped.collect())
+    made = {path.name: path.read_text() for path in calls.iterdir()}
+    assert {"x"} == {*made.values()}
+
+
 def test_the_folder_goes_with_reuse(tmp_path: Path) -> None:
     """And has to be one."""
     with pytest.raises(OptionError, match="reuse_folder goes with"):

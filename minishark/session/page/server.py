@@ -168,6 +168,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(*arguments)
         self._open: dict[socket.socket, bool] = {}  # oldest first; whether it has shown the token
         self._lock = threading.Lock()
+        self._closed = threading.Condition(self._lock)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
@@ -187,8 +188,9 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
-        with self._lock:
+        with self._closed:
             self._open.pop(request, None)
+            self._closed.notify_all()
         super().shutdown_request(request)
 
     def is_known(self, request: socket.socket) -> None:
@@ -203,11 +205,12 @@ class _Server(ThreadingHTTPServer):
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def close_connections(self) -> None:
-        with self._lock:
-            waiting = list(self._open)
-        for connection in waiting:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+        """Close them, and wait a moment for their threads, which would keep the session alive."""
+        with self._closed:
+            for connection in self._open:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            self._closed.wait_for(lambda: not self._open, _STOP_S)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away in the middle is no error."""
@@ -339,7 +342,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"id: %d\ndata: %s\n\n" % (now, data))
             self.wfile.flush()
             version, sent = now, data
-            time.sleep(pause_s(time.thread_time() - began_s))
+            site.await_stop(pause_s(time.thread_time() - began_s))
 
     # Answers
 
