@@ -114,7 +114,12 @@ MACROS = {
     + ", ".join(
         f"(x {kind}, raw) AS {body}"
         for body, kinds in (
-            ("as_string(raw)", ("DOUBLE", "FLOAT", "TIMESTAMPTZ")),
+            (
+                """CASE WHEN abs(raw) BETWEEN 1e-3 AND 9999999.999999998
+                THEN CAST(raw AS VARCHAR) ELSE as_string(raw) END""",
+                ("DOUBLE", "FLOAT"),
+            ),
+            ("as_string(raw)", ("TIMESTAMPTZ",)),
             ("parts(raw)", ("DOUBLE[]", "FLOAT[]")),
             (
                 "raw",
