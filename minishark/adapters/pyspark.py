@@ -58,11 +58,12 @@ _CUT = """(x DOUBLE) AS trunc(x), (x BOOLEAN) AS x, (x BIGINT) AS x, (x HUGEINT)
     (x DECIMAL(38, 18)) AS split_part(CAST(x AS VARCHAR), '.', 1),
     (x TIMESTAMP) AS floor(system.main.epoch(x)),
     (x TIMESTAMPTZ) AS floor(system.main.epoch(x)), (x) AS x"""
-# No error(): DuckDB takes it for volatile, and refuses that in windows. NULL is of any type.
-_TOLD = "list_extract([NULL], CAST('{}' || left(CAST({} AS VARCHAR), 0) AS TINYINT))"
+# No error(): DuckDB takes it for volatile, and refuses that in windows. A text can be cast to any
+# type; NULL of a list would be of any, but would keep queries on one node.
+_TOLD = "CAST(CAST('{}' || left(CAST({} AS VARCHAR), 0) AS TINYINT) AS VARCHAR)"
 _NO_TEXT = 'Text of this nested type: write to_json(), or cast("string") of a Column in Python.'
 _NO_PAD = "Blobs are not padded: write unhex(lpad(hex(x), 2 * n, hex(pad)))."
-_NO_PADDED = f"CAST({_TOLD.format(_NO_PAD, 'x')} AS VARCHAR)"
+_NO_PADDED = _TOLD.format(_NO_PAD, "x")
 _NO_LIST = r"^(STRUCT|MAP)\(|^(TIMESTAMP WITH|BLOB).*\]|\]\["
 _WHOLE_LISTS = r"^(TINYINT|SMALLINT|INTEGER|BIGINT|BOOLEAN)(\[\])+$"
 MACROS = {
@@ -113,7 +114,12 @@ MACROS = {
     + ", ".join(
         f"(x {kind}, raw) AS {body}"
         for body, kinds in (
-            ("as_string(raw)", ("DOUBLE", "FLOAT", "TIMESTAMPTZ")),
+            (
+                """CASE WHEN abs(raw) BETWEEN 1e-3 AND 9999999.999999998
+                THEN CAST(raw AS VARCHAR) ELSE as_string(raw) END""",
+                ("DOUBLE", "FLOAT"),
+            ),
+            ("as_string(raw)", ("TIMESTAMPTZ",)),
             ("parts(raw)", ("DOUBLE[]", "FLOAT[]")),
             (
                 "raw",
@@ -186,13 +192,15 @@ MACROS = {
         THEN cast_to_type({_SCALED.format(1)} * CASE WHEN x < 0 THEN -1 ELSE 1 END,
             system.main.round(x, n))
         ELSE system.main.round(x, n) END, (x) AS system.main.round(x)""",
-    # Elements: by positions from 0 in text, and as element_at() counts.
+    # Elements: by positions from 0 in text, and as element_at() counts. The
+    # json_array_length() of them would keep queries on one node.
     "item(a, k)": f"""CASE
         WHEN {_IS_LIST} AND ({_KEY} < 0 OR {_ITEM} IS NULL
-            AND {_KEY} >= json_array_length(to_json(a))) THEN no_element(k) ELSE {_ITEM} END""",
+            AND {_KEY} >= system.main.cardinality(a)) THEN no_element(k, {_ITEM})
+        ELSE {_ITEM} END""",
     "element(a, k)": f"""CASE
         WHEN {_IS_LIST} AND a[k] IS NULL
-            AND abs({_KEY}) NOT BETWEEN 1 AND json_array_length(to_json(a)) THEN no_element(k)
+            AND abs({_KEY}) NOT BETWEEN 1 AND system.main.cardinality(a) THEN no_element(k, a[k])
         ELSE a[k] END""",
     **{
         f"as_{tries}sum_of_sums(total HUGEINT)": f"{cast}(total AS BIGINT), (total) AS total"
@@ -223,8 +231,9 @@ MACROS = {
         (x, mean, least) AS mean""",
     # A literal such as 3 has fewer digits than an INTEGER.
     "scaled_as(a, b)": """with_scale(a + b, quotient_scale(system.main.typeof(a),
-        system.main.typeof(CASE WHEN system.main.typeof(b) = 'INTEGER'
-        THEN coalesce(b, CAST(0 AS TINYINT)) ELSE b END)))""",
+        CASE WHEN system.main.typeof(b) = 'INTEGER'
+        THEN system.main.typeof(coalesce(b, CAST(0 AS TINYINT)))
+        ELSE system.main.typeof(b) END))""",
     # With many decimals, a DOUBLE as text has its own digits, and not those of the nearest DECIMAL.
     "quotient(a, b)": """CASE
         WHEN regexp_matches(system.main.typeof(scaled_as(a, b)), ',[1-3][0-9]\\)')
@@ -259,17 +268,14 @@ MACROS = {
 _OR_NULL = "for NULL, or set spark.sql.ansi.enabled to false."
 _DIVISION = """CREATE OR REPLACE TEMP MACRO "{0}"(a, b) AS
     CASE WHEN b = 0 THEN {1} ELSE system.main."{0}"(a, b) END"""
-# A text can be cast to any type of a quotient; a list of NULL would keep queries on one node.
-_BY_ZERO = (
-    f"cast_to_type(CAST(CAST('Division by zero. Write try_divide() or try_mod() {_OR_NULL}'"
-    """ || left(CAST(b AS VARCHAR), 0) AS TINYINT) AS VARCHAR), system.main."{0}"(a, b))"""
+_ZERO_TOLD = _TOLD.format(f"Division by zero. Write try_divide() or try_mod() {_OR_NULL}", "b")
+_BY_ZERO = f"""cast_to_type({_ZERO_TOLD}, system.main."{{0}}"(a, b))"""
+_POSITION_TOLD = _TOLD.format(
+    f"There is no element at this position. Write get() or try_element_at() {_OR_NULL}", "k"
 )
-_NO_ELEMENT = (
-    "CREATE OR REPLACE TEMP MACRO no_element(k) AS NULL",
-    "CREATE OR REPLACE TEMP MACRO no_element(k) AS "
-    + _TOLD.format(
-        f"There is no element at this position. Write get() or try_element_at() {_OR_NULL}", "k"
-    ),
+_NO_ELEMENT = tuple(
+    f"CREATE OR REPLACE TEMP MACRO no_element(k, item) AS {made}"
+    for made in ("NULL", f"cast_to_type({_POSITION_TOLD}, item)")
 )
 _SET = re.compile(r"(?si)\s*SET\s+(?P<name>spark\.[\w.]+)\s*(=(?P<value>.*?))?;?\s*")
 _NULLS = "NULLS_FIRST_ON_ASC_LAST_ON_DESC"

@@ -210,7 +210,7 @@ def slice(x: Any, start: Any, length: Any) -> in_text.Column:  # noqa: A001 - Py
     """Elements from a position from 1, or from the end; an error at 0, or of a negative length."""
     first, count = in_text.column_or_name(start), in_text.column_or_name(length)
     made = in_text.called("slice", [x, first, count])
-    wrong = in_text.call("no_element", first)
+    wrong = in_text.call("no_element", first, made)
     return (
         in_text.case((first == 0) | (count < 0), wrong).otherwise(made).alias(made.name or "slice")
     )

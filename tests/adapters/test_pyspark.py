@@ -133,12 +133,26 @@ def test_what_has_no_translation_is_told(spark: SparkSession) -> None:
         spark.sql("SELECT inline(array(struct(1, 2))) AS (a, b)")
 
 
-def test_divisions_run_on_all_nodes(spark: SparkSession) -> None:
-    """The error of a division by zero is no reason to run a query in one task."""
-    spark.create_table("divided", spark.createDataFrame([(1.5, 2.0)], ["a", "b"]).toArrow())
-    text = spark.sql("SELECT sum(a / b) AS s FROM divided").plan_text()
+@pytest.mark.parametrize(
+    "computed",
+    ["a / b", "xs[0]", "element_at(xs, 1)", "m['k']", "size(slice(xs, 1, 1))", "ss[0].f"],
+)
+def test_what_may_be_an_error_runs_on_all_nodes(spark: SparkSession, computed: str) -> None:
+    """The error of a division by zero, or of a wrong position, does not make a query one task."""
+    rows = spark.createDataFrame(
+        [(1.5, 2.0, [1, 2], {"k": 1}, [{"f": 1}])],
+        "a double, b double, xs array<int>, m map<string,int>, ss array<struct<f:int>>",
+    )
+    spark.create_table("divided", rows.toArrow())
+    text = spark.sql(f"SELECT sum({computed}) AS s FROM divided").plan_text()
     spark.drop_table("divided")
     assert "no distributed form" not in text
+
+
+def test_a_literal_divisor_has_its_own_digits(spark: SparkSession) -> None:
+    """As Spark, where 3.0 is a DECIMAL(2, 1)."""
+    types = spark.sql("SELECT typeof(CAST(1 AS DECIMAL(10, 2)) / 3.0) AS t").collect()
+    assert types[0].t.endswith(",6)")
 
 
 def test_hashes_are_sparks(spark: SparkSession) -> None:
