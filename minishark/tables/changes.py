@@ -412,7 +412,12 @@ class Changes:
     ) -> MadeRows:
         assert rows is not None, "there are some, or none, but that is known"
         statement = table.in_scratch(sql)
-        return self.scratch.change_some(statement, shell, rows, is_alone=not change.may_read)
+        made = self.scratch.change_some(statement, shell, rows, is_alone=not change.may_read)
+        changed = made.answer.num_rows if change.returning else made.answer.column(0)[0].as_py()
+        if changed:
+            return made
+        # The rows are those that were there: a version of them would conflict with others'.
+        return replace(made, rows=made.rows.slice(0, 0), replaced=made.replaced.slice(0, 0))
 
     def _marked(
         self, sql: str, change: Changed, table: ChangedTable[Made], target: queries.Target

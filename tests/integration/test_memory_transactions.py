@@ -105,6 +105,28 @@ def test_what_is_rolled_back_leaves_nothing(pair: tuple[Session, Session]) -> No
     assert before == files(one)
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE a SET v = 1 WHERE k = 77",
+        "UPDATE a SET v = 1 WHERE k = 77 RETURNING k",
+        "DELETE FROM a WHERE k = 77",
+        "MERGE INTO a USING (SELECT 77 k) s ON a.k = s.k WHEN MATCHED THEN UPDATE SET v = 1",
+    ],
+)
+def test_what_changes_no_row_conflicts_with_nobody(
+    pair: tuple[Session, Session], statement: str
+) -> None:
+    one, other = pair
+    one.sql("BEGIN")
+    ask(one, statement)
+    ask(one, "UPDATE b SET v = 2 WHERE k = 3")
+    other.sql("UPDATE a SET v = 3 WHERE k = 4")
+    one.sql("COMMIT")
+    assert [(4, 3)] == ask(one, "SELECT k, v FROM a WHERE v > 0")
+    assert [(3, 2)] == ask(other, "SELECT k, v FROM b WHERE v > 0")
+
+
 def test_a_conflict_undoes_the_later_transaction(pair: tuple[Session, Session]) -> None:
     """Whoever commits first wins; what the other one did to other tables is undone, too."""
     one, other = pair
