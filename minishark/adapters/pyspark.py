@@ -63,6 +63,15 @@ _CUT = """(x DOUBLE) AS trunc(x), (x BOOLEAN) AS x, (x BIGINT) AS x, (x HUGEINT)
 _TOLD = "CAST(CAST('{}' || left(CAST({} AS VARCHAR), 0) AS TINYINT) AS VARCHAR)"
 _NO_TEXT = 'Text of this nested type: write to_json(), or cast("string") of a Column in Python.'
 _NO_PAD = "Blobs are not padded: write unhex(lpad(hex(x), 2 * n, hex(pad)))."
+_NO_SPAN = _TOLD.format(
+    "A date and a column of intervals of days or months make a date in Spark, and a timestamp"
+    " here: cast the date to a timestamp, or write the INTERVAL itself.",
+    "a",
+)
+_TIME = " + ".join(
+    f"abs(system.main.date_part('{part}', {{0}}))" for part in ("hour", "minute", "us")
+)
+_SPAN = f"CASE WHEN {_TIME} = 0 THEN cast_to_type({_NO_SPAN}, {{1}}) ELSE {{1}} END"
 _NO_PADDED = _TOLD.format(_NO_PAD, "x")
 _NO_LIST = r"^(STRUCT|MAP)\(|^(TIMESTAMP WITH|BLOB).*\]|\]\["
 _WHOLE_LISTS = r"^(TINYINT|SMALLINT|INTEGER|BIGINT|BOOLEAN)(\[\])+$"
@@ -179,6 +188,9 @@ MACROS = {
     "length(x)": """CAST(CASE
         WHEN system.main.typeof(x) = 'BLOB' THEN system.main.length(hex(x)) // 2
         ELSE system.main.length(CAST(x AS VARCHAR)) END AS INTEGER)""",
+    "plus(a DATE, b INTERVAL)": f"""{_SPAN.format("b", "a + b")},
+        (a INTERVAL, b DATE) AS {_SPAN.format("a", "a + b")}, (a, b) AS a + b""",
+    "minus(a DATE, b INTERVAL)": f"{_SPAN.format('b', 'a - b')}, (a, b) AS a - b",
     "plus_days(x, days)": "cast_to_type(x + days, x)",
     **{
         f"{name}(x)": f"""CASE WHEN isnan(CAST(x AS DOUBLE)) THEN 0

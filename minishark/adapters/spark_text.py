@@ -6,6 +6,7 @@ same name is a macro of the session (`pyspark.MACROS`), or a function of one her
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -370,12 +371,18 @@ def _total(made: in_text.Column, type_: str, cast: str) -> in_text.Column:
         item = as_type(replace(call.arguments, pieces=tuple(pieces)), "DOUBLE")
         listed = combine(modifier, item, bare=True) if pieces is rest else item
         return replace(made, pieces=(replace(call, arguments=listed),))
-    if type_.startswith("DECIMAL("):
-        digits, scale = _digits(type_)
-        more = 4 if call.name == "avg" else 0
-        scale = _fitting(digits - scale, scale + more)
-        return as_type(made, f"DECIMAL({min(digits + (more or 10), 38)}, {scale})", cast)
-    return made if call.name == "avg" else whole_sum(made, type_, cast)
+    if not type_.startswith("DECIMAL("):
+        return made if call.name == "avg" else whole_sum(made, type_, cast)
+    digits, scale = _digits(type_)
+    if call.name != "avg":
+        return as_type(made, f"DECIMAL({min(digits + 10, 38)}, {scale})", cast)
+    total, count = (
+        replace(made, pieces=(replace(call, function=name),)) for name in ("sum", "count")
+    )
+    more = min(4, 38 - scale)
+    return _divided(
+        total, in_text.call("nullif", count, 0), (scale + more, 0, more), min(digits + 4, 38)
+    )
 
 
 _DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INTEGER": 10, "BIGINT": 20}
@@ -383,8 +390,10 @@ _DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INTEGER": 10, "BIGINT": 20}
 
 def _digits(type_: str) -> tuple[int, int]:
     """How many digits the numbers of a type have, and how many of them are decimals."""
-    if type_.startswith("DECIMAL("):
-        digits, scale = type_.removeprefix("DECIMAL(").removesuffix(")").split(",")
+    if type_.startswith("DECIMAL("):  # as a list of those, of a literal
+        digits, scale = (
+            type_.removeprefix("DECIMAL(").removesuffix("[]").removesuffix(")").split(",")
+        )
         return int(digits), int(scale)
     return _DIGITS.get(type_, 38), 0
 
@@ -395,14 +404,39 @@ def _fitting(whole: int, scale: int) -> int:
 
 
 def _quotient(made: in_text.Column, type_: str) -> in_text.Column:
-    """A quotient; of DECIMALs a DECIMAL, with the digits that a DOUBLE has."""
+    """A quotient; of DECIMALs a DECIMAL."""
     types = list(_parts(type_).values()) if type_ else []
-    if not any(each.startswith("DECIMAL(") for each in types) or {"DOUBLE", "FLOAT"} & {*types}:
+    if not any(each.endswith(")") for each in types) or {"DOUBLE", "FLOAT"} & {*types}:
         return made
     (digits, scale), (others, by) = map(_digits, types)
-    scale = _fitting(digits - scale + by, max(6, scale + others + 1))
-    # With many decimals, a DOUBLE as text has its own digits, and not those of the nearest DECIMAL.
-    return as_type(as_type(made, "VARCHAR") if scale > 9 else made, f"DECIMAL(38, {scale})")
+    whole = digits - scale + by
+    decimals = _fitting(whole, max(6, scale + others + 1))
+    place = made.pieces.index(" / ")
+    a, b = in_text.Column(made.pieces[:place]), in_text.Column(made.pieces[place + 1 :])
+    return _divided(a, b, (decimals, by, decimals + by - scale), min(whole + decimals, 38))
+
+
+_ROUNDED = """lambda v_: v_.a // v_.b + CASE WHEN abs(v_.a % v_.b) >= abs(v_.b) - abs(v_.a % v_.b)
+    THEN system.main.sign(v_.a) * system.main.sign(v_.b) ELSE 0 END"""
+
+
+def _divided(a: in_text.Column, b: in_text.Column, scales: Any, digits: int) -> in_text.Column:
+    """An exact quotient: of doubles that hold whole numbers, or, of more digits, of HUGEINTs."""
+    decimals, of_b, more = scales
+    type_ = f"DECIMAL({digits}, {decimals})"
+
+    def made(*parts: Any) -> in_text.Column:
+        return combine(*parts, bare=True)
+
+    x = made("system.main.round(CAST(", a, f" AS DOUBLE) * 1e{decimals + of_b})")
+    y = made("system.main.round(CAST(", b, f" AS DOUBLE) * 1e{of_b})")
+    whole_a = made("CAST(replace(CAST(", a, f" AS VARCHAR), '.', '') || '{'0' * more}' AS HUGEINT)")
+    whole_b = made("CAST(replace(CAST(", b, " AS VARCHAR), '.', '') AS HUGEINT)")
+    short = made("CAST(system.main.round(", x, " / ", y, f") / 1e{decimals} AS {type_})")
+    long = made("list_transform([{'a': ", whole_a, ", 'b': ", whole_b, "}], ", _ROUNDED, ")[1]")
+    unit = f"AS DECIMAL(38, 0)) * CAST('1e-{decimals}' AS {type_}) AS {type_})"
+    fits = made("abs(", x, ") < 4e15 AND abs(", y, ") < 4e15")
+    return made("CASE WHEN ", fits, " THEN ", short, " ELSE CAST(CAST(", long, f" {unit} END")
 
 
 MEANINGS: Meanings = {"text": _as_text, "item": _item, "total": _total, "quotient": _quotient}
@@ -442,6 +476,8 @@ def _as_meant(node: Any) -> Any:
             return _grouped(node)
         case exp.SetOperation() if not isinstance(node.parent, exp.SetOperation):
             return _united(node)
+        case exp.Table() | exp.Subquery() | exp.Values() if _is_pivot(node):
+            return _pivoted(node)
         case exp.Table() if node.db.lower() == "global_temp":
             node.set("db", None)
         case exp.Table(this=exp.Anonymous(this=name)) if name.lower() == "range":
@@ -463,12 +499,6 @@ def _as_meant(node: Any) -> Any:
             added := _added(node)
         ) is not None:
             return added
-        case exp.Count(this=exp.Star()) if node.find_ancestor(exp.Pivot):
-            return exp.Sum(this=exp.Literal.number(1))  # NULL where no rows are
-        case exp.Count(this=item, expressions=others) if not isinstance(item, exp.Distinct) and (
-            node.find_ancestor(exp.Pivot)
-        ):
-            return exp.Sum(this=exp.cast(_known(item, *others), "INT"))
         case exp.GroupConcat() if isinstance(node.args.get("separator"), exp.Null | None):
             node.set("separator", exp.Literal.string(""))
         case exp.Bracket(this=of, expressions=[key]) if not (
@@ -531,6 +561,11 @@ def _as_meant(node: Any) -> Any:
             return _plus_days(day, span)
         case exp.Sub(this=day, expression=span) if _is_of_days(span) and not _is_of_days(day):
             return _plus_days(day, exp.Neg(this=span))
+        case exp.Add(this=left, expression=right) | exp.Sub(this=left, expression=right) if (
+            _is_of_columns(left) and _is_of_columns(right)
+        ):
+            name = "plus" if isinstance(node, exp.Add) else "minus"
+            return exp.Anonymous(this=name, expressions=[*_inside(node).iter_expressions()])
         case exp.Quantile():
             return exp.Anonymous(
                 this="quantile_cont", expressions=[*_inside(node).iter_expressions()]
@@ -571,7 +606,7 @@ def _added(node: Any) -> Any:
     is_sum = isinstance(total, exp.Sum)
     if not (is_sum or isinstance(total, exp.Avg)) or total.meta.get("added"):
         return None
-    if node.find_ancestor(exp.Pivot) or (is_sum and _is_quotient(total.this)):
+    if is_sum and _is_quotient(total.this):
         return None
     total.meta["added"] = True
     item = total.this.expressions[0] if isinstance(total.this, exp.Distinct) else total.this
@@ -635,6 +670,18 @@ def _is_of_days(span: Any) -> bool:
             return unit.name.upper().removesuffix("S") in _DAYS and "DAY TO" not in unit.sql()
         case exp.Anonymous() as call:
             return call.name.lower() == "make_ym_interval"
+    return False
+
+
+def _is_of_columns(side: Any) -> bool:
+    """Whether it may be a column of dates or intervals, as far as its text tells."""
+    match _bare(side):
+        case exp.Column():
+            return True
+        case exp.Neg(this=inside):
+            return _is_of_columns(inside)
+        case exp.Mul(this=left, expression=right):
+            return _is_of_columns(left) or _is_of_columns(right)
     return False
 
 
@@ -731,6 +778,57 @@ def _selected(node: Any) -> Any:
         made += [named_item] if generated is None else generated
     node.set("expressions", made)
     return node
+
+
+def _is_pivot(node: Any) -> bool:
+    pivots = node.args.get("pivots") or []
+    return len(pivots) == 1 and not pivots[0].unpivot and bool(pivots[0].args.get("fields"))
+
+
+def _pivoted(node: Any) -> Any:
+    """PIVOT as aggregates with FILTER, which have Spark's types; NULL where there are no rows."""
+    source = node.copy()
+    (pivot,) = source.args.pop("pivots")
+    (field,) = pivot.args["fields"]
+    keys, values = field.this, field.expressions
+    keys = keys.expressions if isinstance(keys, exp.Tuple) else [_bare(keys)]
+    columns = [*keys, *(c for each in pivot.expressions for c in each.find_all(exp.Column))]
+    names = dict.fromkeys(column.name for column in columns)
+    items: list[Any] = [exp.Star(except_=[exp.to_identifier(name, quoted=True) for name in names])]
+    for value in values:
+        is_named = isinstance(value, exp.PivotAlias)
+        one = _bare(value.this if is_named else value)
+        parts = one.expressions if isinstance(one, exp.Tuple) else [one]
+        where = functools.reduce(exp.and_, map(_is_same, keys, parts))
+        shown = f"{{{', '.join(_name(part) for part in parts)}}}" if parts[1:] else _name(one)
+        for each in pivot.expressions:
+            called = each.alias or _name(each)
+            name = value.alias if is_named else shown
+            name += f"_{called}" if pivot.expressions[1:] else ""
+            some = exp.Filter(this=exp.Count(this=exp.Star()), expression=exp.Where(this=where))
+            made = exp.Case().when(some > 0, _filtered(each.unalias(), where))
+            items.append(exp.alias_(made, name, quoted=True))
+    query = exp.Select(expressions=items).from_(source)
+    query.set("group", exp.Group(all=True))
+    return exp.Subquery(this=query.transform(_as_meant), alias=pivot.args.get("alias"))
+
+
+def _is_same(key: Any, value: Any) -> Any:
+    return exp.NullSafeEQ(this=key.copy(), expression=value.copy())
+
+
+def _filtered(item: Any, where: Any) -> Any:
+    """An expression whose aggregates are of the rows for which a condition is true."""
+
+    def put(node: Any) -> Any:
+        if isinstance(node, exp.Filter):
+            both = exp.and_(node.expression.this, where)
+            return exp.Filter(this=node.this, expression=exp.Where(this=both))
+        if isinstance(node, exp.AggFunc | exp.IgnoreNulls | exp.WithinGroup | exp.Anonymous):
+            return exp.Filter(this=node.copy(), expression=exp.Where(this=where.copy()))
+        return node
+
+    return item.copy().transform(put)
 
 
 def _ordered(node: Any) -> list[Any]:

@@ -249,10 +249,10 @@ def infix(left: Any, operator: str, right: Any) -> Column:
 
 
 def _short(side: Any) -> Column:
-    """A literal such as 3 in the type that has its digits; anything else unchanged."""
+    """A literal such as 3 as a list of DECIMALs of its digits; anything else unchanged."""
     match value(side):
-        case Column(pieces=(str() as text,)) as short if text.isdecimal() and len(text) < 3:
-            return as_type(short, "TINYINT")
+        case Column(pieces=(str() as text,)) if (digits := text.removeprefix("-")).isdecimal():
+            return Column((f"CAST([] AS DECIMAL({len(digits)}, 0)[])",))
     return value(side)
 
 

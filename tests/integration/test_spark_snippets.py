@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,10 @@ SPARKS: dict[str, list[str] | None] = json.loads(ANSWERS.read_text())["answers"]
 # What differs, or fails in one of the two only: beginnings of snippets by reason, which
 # docs/pyspark.md has as well. All else is Spark's answer.
 DIFFERENT = {
-    "silently: a mean in PIVOT of text is a DOUBLE": ("SELECT x FROM (SELECT 'x' AS p, 1.5",),
-    "silently: a date plus a column of intervals is a timestamp": ("SELECT d + i, d - i",),
-    "a quotient of decimals has the digits of a DOUBLE, and of a sum fewer at its end": (
+    "an error: a date plus a column of intervals": ("SELECT d + i, d - i",),
+    "in text, a quotient of a sum has fewer zeros at its end, and of a quotient is a DOUBLE": (
         "SELECT sum(p) / count(*)",
         "SELECT sum(a) / sum(b), a / b / 2",
-        'people.groupBy("dept").agg(F.avg(F.col("salary").cast("decimal(10,2)"))',
     ),
     "the last digit of a float": (
         "people.stat.corr(",
@@ -173,6 +172,10 @@ def test_units_and_quotients_are_whole(text: str, expected: Any, given: dict[str
          2),
         ("x FROM (SELECT 'x' p, array(id) a FROM range(3)) PIVOT (count(get(a, 1)) FOR p IN ('x'))",
          0),
+        ("typeof(x) FROM (SELECT 'x' p, 1 v) PIVOT (sum(v) FOR p IN ('x'))", "bigint"),
+        ("CAST(x AS STRING) FROM (SELECT 'x' p, 1.5 v) PIVOT (avg(v) FOR p IN ('x'))", "1.50000"),
+        ("`x_sum(v)` FROM (SELECT 'x' p, 2 v) PIVOT (sum(v), avg(v) FOR p IN ('x'))", 2),
+        ("s + 1 FROM (SELECT 'x' p, 1 q, 2 v) PIVOT (sum(v) FOR (p, q) IN (('x', 1) AS s))", 3),
         ("listagg(x) FROM VALUES ('a'), ('b') AS t(x)", "ab"),
         # Dates and intervals
         ("element_at(sequence(DATE '2024-01-31', DATE '2024-04-30', INTERVAL 1 MONTH), 3)",
@@ -243,6 +246,8 @@ def test_what_is_not_there_is_an_error(text: str, told: str, given: dict[str, An
         ("CAST(array(array('a')) AS STRING)", r"write to_json\(\), or cast"),
         ("hex(lpad(X'01', 3, X'00'))", "Blobs are not padded"),
         ("percentile(v, 0.5, n) FROM VALUES (1, -1), (2, 1) AS t(v, n)", "value -1 can't be cast"),
+        ("d + i FROM VALUES (DATE '2015-09-30', INTERVAL 1 YEAR) AS t(d, i)", "cast the date"),
+        ("d - i * 2 FROM VALUES (DATE '2015-09-30', INTERVAL 1 DAY) AS t(d, i)", "cast the date"),
         ("'2' * '3'", "both operands are texts; cast one of them"),
         ("* FROM VALUES (1, 2) AS l(a, b) NATURAL JOIN VALUES (2, 3) AS r(b, c)", "JOIN ... USING"),
     ],
@@ -298,6 +303,14 @@ def test_files_are_tables_in_text(given: dict[str, Any], tmp_path: Path) -> None
         ('people.join(depts, "dept", "leftsemi").columns[0]', "dept"),
         ('people.join(depts, "dept", "leftanti").columns[:2]', ["dept", "name"]),
         ('people.select(F.create_map(F.lit(1), F.lit("a"))[1]).first()[0]', "a"),
+        ('people.select(F.lit(Decimal("0.03")) / 32).first()[0]', Decimal("0.000938")),
+        ('people.select(-F.lit(Decimal("0.01")) / 32).first()[0]', Decimal("-0.000313")),
+        ('people.agg(F.sum(F.lit(Decimal("12345678901234567.89"))) / F.count("*")).first()[0]',
+         Decimal("12345678901234567.8900000000")),
+        ('people.select(F.lit(Decimal("7.25")) / F.lit(Decimal("2.5")) / 7).first()[0]',
+         Decimal("0.41428571")),
+        ('people.agg(F.avg(F.col("age").cast("decimal(20,2)")) / 3).first()[0]',
+         Decimal("11.11111100")),
         ('people.sortWithinPartitions(-1).select("name").first()[0]', "d"),
         ("people.localCheckpoint(False).count()", 4),
         ("people.explain(extended=True)", None),
@@ -323,7 +336,7 @@ def test_files_are_tables_in_text(given: dict[str, Any], tmp_path: Path) -> None
 def test_columns_have_sparks_values(text: str, expected: Any, given: dict[str, Any]) -> None:
     """As Spark 4.0.1 has them."""
     people = given["people"].withColumn("f", given["F"].lit("yyyy+MM"))
-    assert expected == eval(text, {**given, "people": people})
+    assert expected == eval(text, {**given, "people": people, "Decimal": Decimal})
 
 
 @pytest.mark.parametrize(
