@@ -14,6 +14,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from minishark.cluster.job_events import TaskCompleted
+from minishark.cluster.replicas import CALLS_REPLICAS
 from minishark.compiler.stages.stage import Stage
 from minishark.model.catalog import Table
 from minishark.model.events.figures import TaskFigures
@@ -250,8 +251,10 @@ class ReusedOutputs:
             if (kept := made.get(name)) is not None and kept.outcome.file is not None:
                 slices = (FileSlice(kept.outcome.file, kept.nodes),)
                 left = len(kept.nodes) - len(self.lost_nodes(kept.nodes))
-                # What lives on one node only is kept again, on two.
-                names[task] = replace(names[task], made=slices, calls=name if left < 2 else "")
+                # What lives on too few nodes is kept again.
+                names[task] = replace(
+                    names[task], made=slices, calls=name if left < CALLS_REPLICAS else ""
+                )
         if self._calls is not None:
             logged = self._calls.found(each.calls for each in names.values() if not each.made)
             for task, each in names.items():
@@ -322,7 +325,9 @@ class ReusedOutputs:
         )
         self.reuse.keep({name: self._kept(outcome, output.node, name, event.run_s)})
 
-    def _kept(self, outcome: TaskOutcome, node: str, identity: str, run_s: float) -> KeptOutput:
+    def _kept(
+        self, outcome: TaskOutcome, node: str, identity: str, run_s: float = 0.0
+    ) -> KeptOutput:
         return KeptOutput(
             outcome=structs.replace(outcome, printed="", profiles={}),
             node=node,
@@ -344,14 +349,7 @@ class ReusedOutputs:
             return
         data = encode(tuple(names))
         outcome = TaskOutcome(figures=TaskFigures(bytes=len(data)), inline=data)
-        kept = KeptOutput(
-            outcome=outcome,
-            node="",
-            identity=self._answer,
-            made_s=time.time(),
-            made_by=self.made_by,
-        )
-        self.reuse.keep({self._answer: kept})
+        self.reuse.keep({self._answer: self._kept(outcome, "", self._answer)})
         outputs = self.reuse.look([name for name in names if name is not None])
         if len(outputs) == len(frozenset(names)):
             self._keep_answer(last.index, [outputs[name] for name in names if name is not None])
