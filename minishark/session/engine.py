@@ -574,7 +574,7 @@ class Engine:
                 if (transaction := in_memory(scope.transaction)) is not None:
                     transaction.follow(lost.table)
         except PartitionsLostError as error:
-            self.tables.come_back(error, check)
+            self.tables.come_back(lost.table, error, check)
 
     @property
     def on_hosts(self) -> bool:

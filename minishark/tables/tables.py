@@ -739,17 +739,18 @@ class Tables:
         """A table about to be published has the same rows as a lost one, with this content."""
         self._same_as[table.folder] = content
 
-    def come_back(self, lost: PartitionsLostError, check: Callable[[], None]) -> None:
+    def come_back(self, name: str, lost: PartitionsLostError, check: Callable[[], None]) -> None:
         """Wait for lost partitions while nodes may have them that do not answer.
 
         Args:
+            name: the table's, in the catalog.
             lost: says what was not found.
             check: called while this waits; what it raises ends the wait.
 
         Raises:
             PartitionsLostError: of those that nobody has.
         """
-        come_back(self.cluster, lambda: self.catalog.find(lost.table), lost, self.clock, check)
+        come_back(self.cluster, lambda: self.catalog.find(name), lost, self.clock, check)
 
     def restore(self, lost: PartitionsLostError) -> None:
         """Load a table again whose partitions are lost, if its source has not changed."""

@@ -487,6 +487,23 @@ def test_kept_rows_are_not_computed_again_from_other_rows(bed: Bed) -> None:
 
 
 @pytest.mark.slow
+def test_kept_rows_whose_only_node_is_cut_off(bed: Bed) -> None:
+    """Who needs them waits for it, if computing them again would give other rows."""
+    session, world = bed.session, bed.fibers.world
+    bed.fibers.start("front0", session.cluster.keep_alive)
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partitions=2, replicas=1))
+        session.keep("c", Query("rows", ("t",)), Layout(partitions=2, replicas=1))
+        kept = session.tables.catalog.get(session.kept["c"])
+        session.create("t", ((1, 1),), Layout(partitions=2, replicas=1))
+        session.clock.sleep(1.0)
+        world.cut_off([NodeName(kept.partitions[0].locations[0])], world.now + 6.0)
+        assert sorted(session.query(Query("rows", ("c",)))) == sorted(ROWS)
+
+    bed.run(steps)
+
+
 def test_table_of_a_file_that_is_replaced_while_it_is_loaded_again(bed: Bed) -> None:
     """Its rows are those that it was loaded with, or lost: never those of another version."""
     session = bed.session
