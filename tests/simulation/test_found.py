@@ -498,7 +498,9 @@ def test_kept_rows_whose_only_node_is_cut_off(bed: Bed) -> None:
         kept = session.tables.catalog.get(session.kept["c"])
         session.create("t", ((1, 1),), Layout(partitions=2, replicas=1))
         session.clock.sleep(1.0)
-        world.cut_off([NodeName(kept.partitions[0].locations[0])], world.now + 6.0)
+        part = kept.partitions[0]
+        world.cut_off([NodeName(part.locations[0])], world.now + 6.0)
+        session.restore(PartitionsLostError(kept.name, (0,), (part.file,)))
         assert sorted(session.query(Query("rows", ("c",)))) == sorted(ROWS)
 
     bed.run(steps)
