@@ -486,7 +486,6 @@ def test_kept_rows_are_not_computed_again_from_other_rows(bed: Bed) -> None:
     bed.run(steps)
 
 
-@pytest.mark.slow
 def test_kept_rows_whose_only_node_is_cut_off(bed: Bed) -> None:
     """Who needs them waits for it, if computing them again would give other rows."""
     session, world = bed.session, bed.fibers.world
@@ -506,6 +505,7 @@ def test_kept_rows_whose_only_node_is_cut_off(bed: Bed) -> None:
     bed.run(steps)
 
 
+@pytest.mark.slow
 def test_table_of_a_file_that_is_replaced_while_it_is_loaded_again(bed: Bed) -> None:
     """Its rows are those that it was loaded with, or lost: never those of another version."""
     session = bed.session
