@@ -329,7 +329,7 @@ class ReusedOutputs:
         self, outcome: TaskOutcome, node: str, identity: str, run_s: float = 0.0
     ) -> KeptOutput:
         return KeptOutput(
-            outcome=structs.replace(outcome, printed="", profiles={}),
+            outcome=structs.replace(outcome, printed="", profiles={}, is_taken=True),
             node=node,
             identity=identity,
             made_s=time.time(),

@@ -28,6 +28,9 @@ class _Batches(msgspec.Struct, frozen=True, array_like=True):
     first: int = 0
     last: int | None = None
     inline: bytes = b""  # such an output, as an Arrow IPC stream
+    # Whether its query has just written it: what is in shared memory isn't compared before its
+    # first row is read, as it lives for moments.
+    is_new: bool = False
 
 
 class FileSlice(_Batches, frozen=True, array_like=True, kw_only=True):
@@ -269,6 +272,7 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     # The log of its calls, if that stays, relative to the node's storage folder; empty for none.
     calls: str = ""
     kept: FileSlice | None = None  # a PARTITION of calls, as it stays for later queries
+    is_taken: bool = False  # whether another query has left it
 
     def bucket_runs(self, numbers: range) -> tuple[BucketSlice, ...]:
         """Where the rows of buckets are that follow one another: one entry per run."""
