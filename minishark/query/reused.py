@@ -85,34 +85,26 @@ class ReusedOutputs:
 
     def plan(self, stages: Sequence[Stage], tables: Mapping[str, Table]) -> None:
         """These are the query's stages, and the tables that they read."""
-        self.names = self._names(stages, tables)
-        self._looked = {place for place in self._looked if place in self.adopted}
-
-    def _names(
-        self, stages: Sequence[Stage], tables: Mapping[str, Table], *, as_planned: bool = False
-    ) -> OutputNames:
-        return OutputNames(
+        self.names = OutputNames(
             stages={stage.index: stage for stage in stages},
             tables=tables,
             described=self.described,
             leaves=self.reuse.leaves,
-            identity=(lambda _stage, _task: None) if as_planned else self._identity,
-            as_planned=as_planned,
+            identity=self._identity,
         )
+        self._looked = {place for place in self._looked if place in self.adopted}
 
     def _identity(self, stage: int, task: int) -> str | None:
         if self.graph.at(stage, task) is not None:
             return self._identities.get((stage, task))
         return "never needed" if self.graph.has_enough(stage) else None  # a limit had enough rows
 
-    def answer(
-        self, stages: Sequence[Stage], tables: Mapping[str, Table]
-    ) -> list[TaskOutput] | None:
-        """The outputs of the last stage, if an earlier query has left all of them.
+    def answer(self, stages: Sequence[Stage]) -> list[TaskOutput] | None:
+        """The outputs of the last of the stages, if an earlier query has left all of them.
 
         They are of one run, and so fit together even where stages vary.
         """
-        names = self._names(stages, tables, as_planned=True)
+        names = self.names.as_if_planned()
         if self.described(stages[-1]).output not in KEPT:
             return None
         try:
