@@ -28,9 +28,6 @@ class _Batches(msgspec.Struct, frozen=True, array_like=True):
     first: int = 0
     last: int | None = None
     inline: bytes = b""  # such an output, as an Arrow IPC stream
-    # Whether its query has just written it: what is in shared memory isn't compared before its
-    # first row is read, as it lives for moments.
-    is_new: bool = False
 
 
 class FileSlice(_Batches, frozen=True, array_like=True, kw_only=True):
@@ -40,6 +37,9 @@ class FileSlice(_Batches, frozen=True, array_like=True, kw_only=True):
     constants: Constants = b""  # of further columns
     # The number of the first row, if rows have a further column with their numbers.
     numbered_from: int | None = None
+    # Whether its query has just written it: what is in shared memory isn't compared before its
+    # first row is read, as it lives for moments.
+    is_new: bool = False
 
 
 class StoreLocation(msgspec.Struct, frozen=True, array_like=True):
