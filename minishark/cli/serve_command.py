@@ -72,6 +72,11 @@ Examples:
 @count_option("--max-connections", "Connections at a time.", default=200)
 @count_option("--max-running", "Statements that run at a time, in all.", default=100)
 @count_option("--max-running-each", "The same, of one connection.", default=16)
+@count_option(
+    "--max-refused",
+    "Calls from one address in a minute that show no valid token or password.",
+    default=30,
+)
 @click.option(
     "--idle",
     "idle_s",

@@ -706,6 +706,7 @@ class Session(CallVerbs, Operations, CamelCase):
         max_connections: int = 200,
         max_running: int = 100,
         max_running_each: int = 16,
+        max_refused: int = 30,
         idle_s: float = 1800.0,
     ) -> Served:
         """Serve the session to other programs by Arrow Flight SQL; docs/tools.md names some.
@@ -720,10 +721,13 @@ class Session(CallVerbs, Operations, CamelCase):
             port: the port; 0 for any that is free, which the server's `address` has.
             token: what clients must send, as a bearer token.
             users: passwords by user, of which clients must send one.
-            certificate: PEM files of a certificate and its private key, for TLS.
+            certificate: PEM files of a certificate and its private key, for TLS. New connections
+                get the files as they are by then.
             max_connections: connections at a time.
             max_running: statements that run or send rows at a time, in all.
             max_running_each: the same, of one connection.
+            max_refused: calls from one address in a minute that show no valid token or password,
+                after which no more is heard from there for as long.
             idle_s: seconds after which a connection ends that nobody uses.
 
         Raises:
@@ -747,6 +751,7 @@ class Session(CallVerbs, Operations, CamelCase):
             connections=max_connections,
             running=max_running,
             running_each=max_running_each,
+            refused=max_refused,
             idle_s=idle_s,
         )
 
