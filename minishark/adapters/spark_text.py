@@ -381,7 +381,10 @@ def _total(made: in_text.Column, type_: str, cast: str) -> in_text.Column:
     )
     more = min(4, 38 - scale)
     return _divided(
-        total, in_text.call("nullif", count, 0), (scale + more, 0, more), min(digits + 4, 38)
+        total,
+        in_text.call("nullif", count, 0),
+        scales=(scale + more, 0, more),
+        digits=min(digits + 4, 38),
     )
 
 
@@ -413,14 +416,17 @@ def _quotient(made: in_text.Column, type_: str) -> in_text.Column:
     decimals = _fitting(whole, max(6, scale + others + 1))
     place = made.pieces.index(" / ")
     a, b = in_text.Column(made.pieces[:place]), in_text.Column(made.pieces[place + 1 :])
-    return _divided(a, b, (decimals, by, decimals + by - scale), min(whole + decimals, 38))
+    return _divided(
+        a,
+        b,
+        scales=(decimals, by, decimals + by - scale),
+        digits=min(whole + decimals, 38),
+    )
 
 
-_ROUNDED = """lambda v_: v_.a // v_.b + CASE WHEN abs(v_.a % v_.b) >= abs(v_.b) - abs(v_.a % v_.b)
-    THEN system.main.sign(v_.a) * system.main.sign(v_.b) ELSE 0 END"""
-
-
-def _divided(a: in_text.Column, b: in_text.Column, scales: Any, digits: int) -> in_text.Column:
+def _divided(
+    a: in_text.Column, b: in_text.Column, *, scales: tuple[int, int, int], digits: int
+) -> in_text.Column:
     """An exact quotient: of doubles that hold whole numbers, or, of more digits, of HUGEINTs."""
     decimals, of_b, more = scales
     type_ = f"DECIMAL({digits}, {decimals})"
@@ -430,13 +436,20 @@ def _divided(a: in_text.Column, b: in_text.Column, scales: Any, digits: int) -> 
 
     x = made("system.main.round(CAST(", a, f" AS DOUBLE) * 1e{decimals + of_b})")
     y = made("system.main.round(CAST(", b, f" AS DOUBLE) * 1e{of_b})")
-    whole_a = made("CAST(replace(CAST(", a, f" AS VARCHAR), '.', '') || '{'0' * more}' AS HUGEINT)")
-    whole_b = made("CAST(replace(CAST(", b, " AS VARCHAR), '.', '') AS HUGEINT)")
+    whole_a = made(
+        "abs(CAST(replace(CAST(", a, f" AS VARCHAR), '.', '') || '{'0' * more}' AS HUGEINT))"
+    )
+    whole_b = made("abs(CAST(replace(CAST(", b, " AS VARCHAR), '.', '') AS HUGEINT))")
     short = made("CAST(system.main.round(", x, " / ", y, f") / 1e{decimals} AS {type_})")
-    long = made("list_transform([{'a': ", whole_a, ", 'b': ", whole_b, "}], ", _ROUNDED, ")[1]")
-    unit = f"AS DECIMAL(38, 0)) * CAST('1e-{decimals}' AS {type_}) AS {type_})"
-    fits = made("abs(", x, ") < 4e15 AND abs(", y, ") < 4e15")
-    return made("CASE WHEN ", fits, " THEN ", short, " ELSE CAST(CAST(", long, f" {unit} END")
+    sign = made("CAST(system.main.sign(", x, ") * system.main.sign(", y, ") AS HUGEINT)")
+    quotient, rest = (
+        made(f'system.main."{each}"(', whole_a, ", ", whole_b, ")") for each in ("//", "%")
+    )
+    up = made("CASE WHEN ", rest, " >= ", whole_b, " - ", rest, " THEN 1 ELSE 0 END")
+    long = made("CAST(", sign, " * (", quotient, " + ", up, ") AS DECIMAL(38, 0))")
+    fits = made("abs(", x, ") < 4e15 AND abs(", y, ") < 4e15 OR ", y, " = 0")
+    unit = f" * CAST('1e-{decimals}' AS {type_}) AS {type_}) END"
+    return made("CASE WHEN ", fits, " THEN ", short, " ELSE CAST(", long, unit)
 
 
 MEANINGS: Meanings = {"text": _as_text, "item": _item, "total": _total, "quotient": _quotient}
