@@ -60,7 +60,7 @@ class RunningEngine:
         engine: Engine,
         tables: Mapping[str, str],
         threads: int,
-        on_start: Callable[[int], object] = lambda pid: None,
+        on_start: Callable[[int], object] = lambda _pid: None,
     ) -> None:
         """Start it; `on_start` is called with its process's id before it has done anything."""
         context = multiprocessing.get_context("spawn")

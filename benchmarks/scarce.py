@@ -286,7 +286,9 @@ def measure(
                 forget_files(tables)
                 answer, outcome = each.run(text, options.limit)
                 if each.name == REFERENCE or expected is None:
-                    expected = answer if answer is not None else unlimited.sql(text).to_arrow_table()
+                    expected = (
+                        answer if answer is not None else unlimited.sql(text).to_arrow_table()
+                    )
                 if answer is not None and answer is not expected:
                     outcome.problem = _difference(unlimited, text, expected, answer, each.name)
                 outcomes[number][each.name] = outcome
@@ -305,12 +307,16 @@ def forget_files(tables: Mapping[str, str]) -> None:
 
 
 def _difference(
-    connection: duckdb.DuckDBPyConnection, text: str, expected: pa.Table, answer: pa.Table, name: str
+    connection: duckdb.DuckDBPyConnection,
+    text: str,
+    wanted: pa.Table,
+    answer: pa.Table,
+    name: str,
 ) -> str:
     if name != OURS:  # other engines have other types
-        return "" if len(answer) == len(expected) else f"{len(answer)} rows, not {len(expected)}"
+        return "" if len(answer) == len(wanted) else f"{len(answer)} rows, not {len(wanted)}"
     order = output_order(connection, text, answer.column_names)
-    return " ".join(differences(expected, answer, ordered_by=order))
+    return " ".join(differences(wanted, answer, ordered_by=order))
 
 
 def main(options: ScarceOptions) -> int:
@@ -367,7 +373,7 @@ def _summary(name: str, outcomes: Outcomes) -> str:
     failed = sum(bool(found[name].problem) for found in outcomes.values())
     peak = max(found[name].peak_bytes for found in outcomes.values())
     return (
-        f"{name}: {failed} of {len(outcomes)} failed; of the {len(pairs)} that DuckDB answers, too: "
+        f"{name}: {failed} of {len(outcomes)} failed; the {len(pairs)} that DuckDB answers, too: "
         f"{wall:.1f} s, {wall / other:.2f} of DuckDB's (geometric mean {mean:.2f}), CPU "
         f"{cpu / other_cpu:.2f}; at most {peak / _MIB:,.0f} MiB."
     )

@@ -303,6 +303,8 @@ class QueryPlanner:
         unknown = any(not p.reads_in_threads for table in read for p in table.partitions)
         if unknown or on_hosts or calls_python:
             options = options.without("one_task", "coalesced_tasks")  # the cost can't be estimated
+        if any(table.statistics.is_of_rows_alone for table in read):
+            options = options.without("join_sides")  # DuckDB reads bounds and rows of the files
         if options.reuses and any(len(table.partitions) > 1 for table in read):
             options = options.without("one_task")  # all would be read again if one file changes
         if calls_python:
