@@ -25,7 +25,9 @@ PROCESS_BYTES = 112 << 20
 
 STORAGE_SHARE = 0.6
 DUCKDB_SHARE = 0.75
-_DUCKDB_MIN_BYTES = 24 << 20
+LEAST_BYTES = 24 << 20
+"""Of a DuckDB."""
+
 _BUFFER_MIN_BYTES = 1 << 20
 _BUFFER_MAX_BYTES = 64 << 20
 _FRONT_END_SHARE = 0.25
@@ -79,12 +81,12 @@ class NodeMemory:
 def least_bytes(slots: int) -> int:
     """The smallest workable memory limit of a node with `slots` slots, in bytes."""
     share = (1 - STORAGE_SHARE) * DUCKDB_SHARE
-    return slots * (PROCESS_BYTES + math.ceil(_DUCKDB_MIN_BYTES / share))
+    return slots * (PROCESS_BYTES + math.ceil(LEAST_BYTES / share))
 
 
 def front_end_bytes(limit_bytes: int) -> int:
     """The memory limit of the session's own DuckDB, beside the nodes, in bytes."""
-    return max(_DUCKDB_MIN_BYTES, int(limit_bytes * _FRONT_END_SHARE))
+    return max(LEAST_BYTES, int(limit_bytes * _FRONT_END_SHARE))
 
 
 def parse_size(value: int | str, option: str = "") -> int:
