@@ -193,6 +193,8 @@ class ExecutorRunner:
         self._tidying.join(_TIDY_S)
         self._calls.close()
         self._runner.close()
+        if self._shares is not None:
+            self._shares.close()
         self._connections.close()
         remove_if_orphaned(self._paths.memory)
         remove_if_orphaned(self._paths.disk)

@@ -144,9 +144,8 @@ class DuckDBSlot:
 
         Above a lower limit it spills. What it can't spill it keeps until the next call.
         """
-        limit = self._memory.duckdb_bytes(self._meter.used_bytes())
-        if self._shares is not None:
-            limit = max(LEAST_BYTES, int(limit * self._shares.taken()))
+        shares = 1.0 if self._shares is None else self._shares.taken()
+        limit = max(LEAST_BYTES, self._memory.duckdb_bytes(self._meter.used_bytes(), shares))
         if abs(limit - self.limit_bytes) <= _LIMIT_TOLERANCE * self.limit_bytes:
             return
         with self._fitting, contextlib.suppress(duckdb.OutOfMemoryException):

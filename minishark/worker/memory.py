@@ -51,10 +51,14 @@ class NodeMemory:
         """The most that files in shared memory may take, in bytes."""
         return int(self.usable_bytes * STORAGE_SHARE)
 
-    def duckdb_bytes(self, stored_bytes: int) -> int:
-        """The memory limit of each slot's DuckDB while files take `stored_bytes`."""
+    def duckdb_bytes(self, stored_bytes: int, shares: float = 1.0) -> int:
+        """The memory limit of each slot's DuckDB while files take `stored_bytes`.
+
+        With more shares than its own, it has the others as a whole: no other task puts rows out.
+        """
         left = self.usable_bytes - min(stored_bytes, self.storage_bytes)
-        return int(left / max(1, self.slots) * DUCKDB_SHARE)
+        whole = max(0.0, shares - 1) + min(1.0, shares) * DUCKDB_SHARE
+        return int(left / max(1, self.slots) * whole)
 
     @property
     def task_bytes(self) -> int:

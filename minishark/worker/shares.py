@@ -24,16 +24,22 @@ class Shares:
         self._slots = slots
         folder.mkdir(exist_ok=True)
         # The pid tells which are of dead processes.
-        self._file = folder / f"{os.getpid()}.{name}"
-        self._file.write_bytes(b"\0")
+        self._name = f"{os.getpid()}.{name}"
+        self._file = (folder / self._name).open("wb", buffering=0)
+        self._file.write(b"\0")
         self.wanted = 0
+
+    def close(self) -> None:
+        """The slot has ended, and wants nothing."""
+        self.want(0)
+        self._file.close()
 
     def want(self, shares: int) -> None:
         """Say how many shares the slot's task can use; 0 if it has none."""
         if shares != self.wanted:
             self.wanted = shares
-            with contextlib.suppress(OSError):  # the cluster is ending
-                self._file.write_bytes(bytes([min(shares, _WANTED_MAX)]))
+            with contextlib.suppress(ValueError):  # it is closed: a call has outlived its slot
+                os.pwrite(self._file.fileno(), bytes([min(shares, _WANTED_MAX)]), 0)
 
     def taken(self) -> float:
         """How many shares the slot has now: 1 at least while a task runs, which may be all of them.
@@ -54,7 +60,7 @@ class Shares:
         """What the tasks of other slots want."""
         with contextlib.suppress(OSError), os.scandir(self._folder) as entries:
             for entry in entries:
-                if entry.name == self._file.name:
+                if entry.name == self._name:
                     continue
                 with contextlib.suppress(OSError):
                     wanted = Path(entry.path).read_bytes()

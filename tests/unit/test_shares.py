@@ -24,6 +24,8 @@ def test_a_task_takes_what_idle_slots_leave_and_gives_it_back(tmp_path: Path) ->
     b.want(0)
     a.want(0)
     assert (a.taken(), b.taken()) == (1.0, 1.0)
+    a.close()
+    b.close()
 
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=8))
@@ -34,6 +36,8 @@ def test_shares_are_as_many_as_slots_at_most(wanted: list[int]) -> None:
         for slot, shares in zip(slots, wanted, strict=True):
             slot.want(shares)
         taken = [slot.taken() for slot in slots]
+        for slot in slots:
+            slot.close()
     assert sum(taken) <= len(wanted) + 1e-9
     assert all(1 <= got <= most for got, most in zip(taken, wanted, strict=True) if most)
 
@@ -45,3 +49,4 @@ def test_dead_processes_want_nothing(tmp_path: Path) -> None:
     own.want(2)
     assert len(list(tmp_path.iterdir())) == 2
     assert own.taken() == 2.0
+    own.close()
