@@ -192,6 +192,7 @@ class PartitionsLostError(TasksLostError):
         table: its name.
         partitions: indexes of the lost partitions.
         files: their stored files.
+        why: what stood in the way of loading them again, as the message has it.
     """
 
     def __init__(
@@ -207,6 +208,7 @@ class PartitionsLostError(TasksLostError):
         self.table = table
         self.partitions = partitions
         self.files = files
+        self.why = why
 
 
 class JobError(ExecutionError):

@@ -92,7 +92,7 @@ def make_folders(shared_memory: Path | None = None) -> ClusterFolders:
     reap_all(shared_memory)
     with contextlib.ExitStack() as undo:  # Ctrl-C may come at any time
         try:
-            disk, lock = _locked_folder(temporary, undo)
+            disk, lock = locked_folder(temporary, undo)
         except OSError as error:
             raise ResourceError(
                 f"Can't make a folder in {temporary} ({error.strerror}); "
@@ -102,7 +102,7 @@ def make_folders(shared_memory: Path | None = None) -> ClusterFolders:
         try:
             free = shutil.disk_usage(shared_memory).free
             if free >= SHARED_MEMORY_MIN_BYTES:
-                memory, lock = _locked_folder(shared_memory, undo)
+                memory, lock = locked_folder(shared_memory, undo)
                 locks.append(lock)
             else:
                 reason = f"has only {free >> 20} MB free"
@@ -114,7 +114,7 @@ def make_folders(shared_memory: Path | None = None) -> ClusterFolders:
     return folders
 
 
-def _locked_folder(parent: Path, undo: contextlib.ExitStack) -> tuple[Path, IO[str]]:
+def locked_folder(parent: Path, undo: contextlib.ExitStack) -> tuple[Path, IO[str]]:
     """A new folder and its lock; renamed once it is locked, so that it never looks orphaned."""
     draft = Path(tempfile.mkdtemp(prefix=_DRAFT_PREFIX, dir=parent))
     folder = parent / draft.name.replace(_DRAFT_PREFIX, _PREFIX, 1)

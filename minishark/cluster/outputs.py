@@ -25,7 +25,7 @@ import hashlib
 import heapq
 import os
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -212,8 +212,11 @@ def answered(request: wire.Request, home: HomeIndex, held: HeldOutputs) -> wire.
 
 # A session's side
 
-_Reading: TypeAlias = tuple[type[wire.LeaseOutputs | wire.ReleaseOutputs], str, str]
-"""That a session reads a file, or has done so: the request, the node and the file."""
+_Held: TypeAlias = tuple[str, str]
+"""A file that a session reads: its node and its name."""
+
+_Reading: TypeAlias = tuple[type[wire.LeaseOutputs | wire.ReleaseOutputs], _Held]
+"""That a session reads a file, or has done so."""
 
 
 class SharedOutputs:
@@ -313,13 +316,13 @@ class SharedOutputs:
         """An output that is new stays until it is released; does not wait."""
         if output.outcome.file is not None:
             for node in output.nodes:
-                self._background.put((wire.LeaseOutputs, node, output.outcome.file))
+                self._background.put((wire.LeaseOutputs, (node, output.outcome.file)))
 
     def release(self, outputs: Iterable[KeptOutput]) -> None:
         """Outputs were read; does not wait. They are free with the session's end, too."""
         files = {(at, o.outcome.file) for o in outputs if o.outcome.file for at in o.nodes}
         for node, file in files:
-            self._background.put((wire.ReleaseOutputs, node, file or ""))
+            self._background.put((wire.ReleaseOutputs, (node, file or "")))
 
     def close(self) -> None:
         """Send what is queued, if that does not take long."""
@@ -345,18 +348,17 @@ class SharedOutputs:
     def _send(self, items: Sequence[dict[str, KeptOutput] | _Reading]) -> None:
         """Tell nodes of outputs that exist, and of files by node that are, or were read."""
         kept: dict[str, KeptOutput] = {}
-        begun: dict[str, list[str]] = {}
-        read: dict[str, list[str]] = {}
+        begun, read = Counter[_Held](), Counter[_Held]()
         for item in items:
             if isinstance(item, dict):
                 kept.update(item)
             else:
-                request, node, file = item
-                by_node = begun if request is wire.LeaseOutputs else read
-                by_node.setdefault(node, []).append(file)
-        self._tell(wire.LeaseOutputs, begun)
+                request, held = item
+                (begun if request is wire.LeaseOutputs else read)[held] += 1
+        # Who has begun and ended since need not be told of.
+        self._tell(wire.LeaseOutputs, begun - read)
         self._tell_homes(kept)
-        self._tell(wire.ReleaseOutputs, read)
+        self._tell(wire.ReleaseOutputs, read - begun)
 
     def _tell_homes(self, kept: Mapping[str, KeptOutput]) -> None:
         """Tell homes of outputs; those that are slow to answer again, as long as they live."""
@@ -374,8 +376,11 @@ class SharedOutputs:
     def _tell(
         self,
         request: type[wire.LeaseOutputs | wire.ReleaseOutputs],
-        by_node: Mapping[str, Sequence[str]],
+        held: Counter[_Held],
     ) -> None:
+        by_node: dict[str, list[str]] = {}
+        for node, file in held.elements():
+            by_node.setdefault(node, []).append(file)
         services = {node.name: node.service for node in self._nodes()}
         self._ask(
             {

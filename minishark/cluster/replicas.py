@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+CALLS_REPLICAS = 2  # of what calls of functions have made, which later queries may take
+
 
 def replica_locations(nodes: Sequence[str], partition: int, replicas: int) -> tuple[str, ...]:
     # They follow each other, from one that depends only on the partition's number. So partitions of

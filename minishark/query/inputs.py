@@ -137,4 +137,4 @@ def _slice(outcome: TaskOutcome, node: str) -> FileSlice:
 def output_file(outcome: TaskOutcome, node: str) -> FileSlice:
     """The file of an output."""
     assert outcome.file is not None, "an output is inline or in a file"
-    return FileSlice(outcome.file, (node,))
+    return FileSlice(outcome.file, (node,), is_new=not outcome.is_taken)

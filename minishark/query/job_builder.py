@@ -14,7 +14,7 @@ from msgspec import structs
 
 from minishark.cluster.backend import Placement
 from minishark.cluster.job_events import Job
-from minishark.cluster.replicas import replica_locations
+from minishark.cluster.replicas import CALLS_REPLICAS, replica_locations
 from minishark.compiler.physical.work import row_bytes
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput, TableInput
 from minishark.model.catalog import Table
@@ -44,8 +44,6 @@ from minishark.worker.protocol import (
 # A Python function's task holds the rows that it gets, those that it returns, and these again
 # while they are checked and stored. Everything else streams or is memory-mapped.
 _FUNCTION_COPIES = 3
-
-_HOLDERS = 2  # nodes with what calls have made, for later queries
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +251,7 @@ class JobBuilder:
                 calls=names.calls,
                 logged=names.logged,
                 made=names.made,
-                spares=replica_locations(nodes, index, _HOLDERS) if names.calls else (),
+                spares=replica_locations(nodes, index, CALLS_REPLICAS) if names.calls else (),
             )
         return payload if stage.index != self.last else self.output.payload(payload, nodes)
 

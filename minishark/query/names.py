@@ -24,7 +24,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -322,6 +322,12 @@ class OutputNames:
     _partitions: dict[tuple[str, int], str] = field(default_factory=dict)
     _names: dict[tuple[int, int], str] = field(default_factory=dict)
     _many: dict[tuple[int, int, int], str] = field(default_factory=dict)
+
+    def as_if_planned(self) -> OutputNames:
+        """The names if no output existed, and no stage varied."""
+        return replace(
+            self, identity=lambda _stage, _task: None, as_planned=True, _names={}, _many={}
+        )
 
     def of(self, stage: int, task: int) -> str:
         """The name of a task's output.

@@ -14,6 +14,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from minishark.cluster.job_events import TaskCompleted
+from minishark.cluster.replicas import CALLS_REPLICAS
 from minishark.compiler.stages.stage import Stage
 from minishark.model.catalog import Table
 from minishark.model.events.figures import TaskFigures
@@ -84,34 +85,26 @@ class ReusedOutputs:
 
     def plan(self, stages: Sequence[Stage], tables: Mapping[str, Table]) -> None:
         """These are the query's stages, and the tables that they read."""
-        self.names = self._names(stages, tables)
-        self._looked = {place for place in self._looked if place in self.adopted}
-
-    def _names(
-        self, stages: Sequence[Stage], tables: Mapping[str, Table], *, as_planned: bool = False
-    ) -> OutputNames:
-        return OutputNames(
+        self.names = OutputNames(
             stages={stage.index: stage for stage in stages},
             tables=tables,
             described=self.described,
             leaves=self.reuse.leaves,
-            identity=(lambda _stage, _task: None) if as_planned else self._identity,
-            as_planned=as_planned,
+            identity=self._identity,
         )
+        self._looked = {place for place in self._looked if place in self.adopted}
 
     def _identity(self, stage: int, task: int) -> str | None:
         if self.graph.at(stage, task) is not None:
             return self._identities.get((stage, task))
         return "never needed" if self.graph.has_enough(stage) else None  # a limit had enough rows
 
-    def answer(
-        self, stages: Sequence[Stage], tables: Mapping[str, Table]
-    ) -> list[TaskOutput] | None:
-        """The outputs of the last stage, if an earlier query has left all of them.
+    def answer(self, stages: Sequence[Stage]) -> list[TaskOutput] | None:
+        """The outputs of the last of the stages, if an earlier query has left all of them.
 
         They are of one run, and so fit together even where stages vary.
         """
-        names = self._names(stages, tables, as_planned=True)
+        names = self.names.as_if_planned()
         if self.described(stages[-1]).output not in KEPT:
             return None
         try:
@@ -250,8 +243,10 @@ class ReusedOutputs:
             if (kept := made.get(name)) is not None and kept.outcome.file is not None:
                 slices = (FileSlice(kept.outcome.file, kept.nodes),)
                 left = len(kept.nodes) - len(self.lost_nodes(kept.nodes))
-                # What lives on one node only is kept again, on two.
-                names[task] = replace(names[task], made=slices, calls=name if left < 2 else "")
+                # What lives on too few nodes is kept again.
+                names[task] = replace(
+                    names[task], made=slices, calls=name if left < CALLS_REPLICAS else ""
+                )
         if self._calls is not None:
             logged = self._calls.found(each.calls for each in names.values() if not each.made)
             for task, each in names.items():
@@ -322,9 +317,11 @@ class ReusedOutputs:
         )
         self.reuse.keep({name: self._kept(outcome, output.node, name, event.run_s)})
 
-    def _kept(self, outcome: TaskOutcome, node: str, identity: str, run_s: float) -> KeptOutput:
+    def _kept(
+        self, outcome: TaskOutcome, node: str, identity: str, run_s: float = 0.0
+    ) -> KeptOutput:
         return KeptOutput(
-            outcome=structs.replace(outcome, printed="", profiles={}),
+            outcome=structs.replace(outcome, printed="", profiles={}, is_taken=True),
             node=node,
             identity=identity,
             made_s=time.time(),
@@ -344,14 +341,7 @@ class ReusedOutputs:
             return
         data = encode(tuple(names))
         outcome = TaskOutcome(figures=TaskFigures(bytes=len(data)), inline=data)
-        kept = KeptOutput(
-            outcome=outcome,
-            node="",
-            identity=self._answer,
-            made_s=time.time(),
-            made_by=self.made_by,
-        )
-        self.reuse.keep({self._answer: kept})
+        self.reuse.keep({self._answer: self._kept(outcome, "", self._answer)})
         outputs = self.reuse.look([name for name in names if name is not None])
         if len(outputs) == len(frozenset(names)):
             self._keep_answer(last.index, [outputs[name] for name in names if name is not None])

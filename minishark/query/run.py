@@ -225,7 +225,7 @@ class QueryRun:
         self.renew()
         if self._reused is not None:
             self._reused.plan(self.stages, self._stored)
-            self._answer = self._reused.answer(self.stages, self._stored)
+            self._answer = self._reused.answer(self.stages)
         try:
             if self._answer is None:
                 self._run_jobs()

@@ -573,9 +573,8 @@ class Engine:
                 self.tables.restore(lost)
                 if (transaction := in_memory(scope.transaction)) is not None:
                     transaction.follow(lost.table)
-        except PartitionsLostError:
-            if not self.tables.come_back(lost, check):
-                raise
+        except PartitionsLostError as error:
+            self.tables.come_back(lost.table, error, check)
 
     @property
     def on_hosts(self) -> bool:

@@ -23,10 +23,10 @@ import pyarrow as pa
 
 from minishark.cluster.backend import CALLS_FOLDER, Files
 from minishark.cluster.replicas import missing_copies
-from minishark.errors import MinisharkError
+from minishark.errors import MinisharkError, PartitionsLostError
 from minishark.model.catalog import Table
 from minishark.query.clock import SYSTEM_CLOCK, Clock, Events, Thread
-from minishark.query.inputs import partition_slices
+from minishark.query.inputs import lost_partitions, partition_slices
 from minishark.tables.rebalancing import Copy, DrainTracker, moves
 from minishark.worker.protocol import FileSlice
 from minishark.worker.store import InputMissingError, Store
@@ -163,8 +163,9 @@ class Replicator:
                 for node in [node for node in asked if held[node] is None]:
                     del doubted[node]  # it is silent: the next round asks it again
                 gone = [node for node in asked if held[node] is False]
-                if gone:
-                    self.moved(table, partition.index, (), gone, ())
+                if gone and not self.moved(table, partition.index, (), gone, ()):
+                    for node in gone:  # it was asked for former files: again in the next round
+                        del doubted[node]
             before.update(doubted)
 
     def _copy(self, copy: Copy) -> None:
@@ -214,42 +215,43 @@ def holds(store: Store, files: Sequence[str], node: str) -> bool | None:
 def come_back(
     cluster: Files,
     table: Callable[[], Table | None],
-    files: Collection[str],
+    lost: PartitionsLostError,
     clock: Clock,
     check: Callable[[], None],
-) -> bool:
+) -> None:
     """Wait for the files of a table while nodes may have them that do not answer.
 
     A node that is cut off or suspended keeps its files for a while, in which it counts as dead.
+    Returns when each of the files can be read or is no longer part of the table.
 
     Args:
         cluster: where the table is stored.
         table: gives its current version; None if there is no such table any more.
-        files: what was not found.
+        lost: says what was not found.
         clock: the session's.
         check: called while this waits; what it raises ends the wait.
 
-    Returns:
-        Whether each of the files can be read or is no longer part of the table. False as soon as no
-        node can have one, and after the cluster's `recovery_s`.
+    Raises:
+        PartitionsLostError: as soon as no node can have some of them, of these; and of all after
+            the cluster's `recovery_s`.
     """
     deadline = clock.now_s() + cluster.recovery_s
     waited = False
     while cluster.loses_files and (now := table()) is not None:
         check()
         slices = [item for part in now.partitions for item in partition_slices(part)]
-        held = [_found(cluster, item) for item in slices if item.file in files]
-        if False in held:
-            break
-        if None not in held:
+        held = {item: _found(cluster, item) for item in slices if item.file in lost.files}
+        if gone := lost_partitions(now, [item for item, has in held.items() if has is False]):
+            raise PartitionsLostError(lost.table, gone.partitions, gone.files, lost.why)
+        if None not in held.values():
             if not waited:  # the tasks that did not find them ran where nobody reaches who has them
                 clock.sleep(_APART_S)
-            return True
+            return
         if clock.now_s() > deadline:
             break
         waited = True
         clock.sleep(_LOOK_AGAIN_S)
-    return False
+    raise lost
 
 
 def _found(cluster: Files, item: FileSlice) -> bool | None:

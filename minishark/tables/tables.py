@@ -708,15 +708,16 @@ class Tables:
             left: nodes from which it has moved: they have the others that they had.
 
         Returns:
-            Whether they have changed: not if the table was replaced meanwhile.
+            Whether they have changed: not if the table was replaced meanwhile, or the partition has
+            other files. Former ones are nowhere, which says nothing about those.
         """
         with self._lock:
             if not self.is_current(table):
                 return False  # it was dropped or replaced while it was copied
             current = self.catalog.get(table.name)
             partition = current.partitions[index]
-            if new_nodes and partition.files != table.partitions[index].files:
-                return False  # it has changed meanwhile: the next round copies what it is now
+            if partition.files != table.partitions[index].files:
+                return False  # it has changed meanwhile: the next round sees to what it is now
             stored = [n for n in partition.locations if n not in (*gone, *left)]
             emptied = self._emptied.setdefault(table.folder, {})
             emptied.update(dict.fromkeys(gone, current.version))
@@ -738,19 +739,18 @@ class Tables:
         """A table about to be published has the same rows as a lost one, with this content."""
         self._same_as[table.folder] = content
 
-    def come_back(self, lost: PartitionsLostError, check: Callable[[], None]) -> bool:
+    def come_back(self, name: str, lost: PartitionsLostError, check: Callable[[], None]) -> None:
         """Wait for lost partitions while nodes may have them that do not answer.
 
         Args:
+            name: the table's, in the catalog.
             lost: says what was not found.
             check: called while this waits; what it raises ends the wait.
 
-        Returns:
-            Whether it is worth another try.
+        Raises:
+            PartitionsLostError: of those that nobody has.
         """
-        return come_back(
-            self.cluster, lambda: self.catalog.find(lost.table), lost.files, self.clock, check
-        )
+        come_back(self.cluster, lambda: self.catalog.find(name), lost, self.clock, check)
 
     def restore(self, lost: PartitionsLostError) -> None:
         """Load a table again whose partitions are lost, if its source has not changed."""

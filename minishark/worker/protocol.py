@@ -37,6 +37,9 @@ class FileSlice(_Batches, frozen=True, array_like=True, kw_only=True):
     constants: Constants = b""  # of further columns
     # The number of the first row, if rows have a further column with their numbers.
     numbered_from: int | None = None
+    # Whether its query has just written it: what is in shared memory isn't compared before its
+    # first row is read, as it lives for moments.
+    is_new: bool = False
 
 
 class StoreLocation(msgspec.Struct, frozen=True, array_like=True):
@@ -269,6 +272,7 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     # The log of its calls, if that stays, relative to the node's storage folder; empty for none.
     calls: str = ""
     kept: FileSlice | None = None  # a PARTITION of calls, as it stays for later queries
+    is_taken: bool = False  # whether another query has left it
 
     def bucket_runs(self, numbers: range) -> tuple[BucketSlice, ...]:
         """Where the rows of buckets are that follow one another: one entry per run."""

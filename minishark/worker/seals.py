@@ -5,14 +5,15 @@
 They are of 64 bits, by XXH3, which takes about the time that it takes to read the bytes.
 
 A file that stays is sealed when it is written: a table's partition, an output or result with a
-name. So is what goes to disk. What tasks hand to each other in shared memory is not: it lives for
-moments, where nothing but the memory itself could damage it.
+name. So is what goes to disk. What tasks hand to each other in shared memory is not, nor is it
+compared if it has a name: it lives for moments, where nothing but the memory itself could damage
+it.
 
 A seal is compared when the file has come from another host, and once on each host before its first
-row is read there. That it was is noted in the file's permissions, which copies don't take along. A
-file whose bytes have changed is removed, and so is lost: readers turn to its replicas. What happens
-to it later, while processes have it mapped, is noticed if it makes the file unreadable or ends a
-process: then it is compared again.
+row is read there, by others than the query that has written it. That it was is noted in the file's
+permissions, which copies don't take along. A file whose bytes have changed is removed, and so is
+lost: readers turn to its replicas. What happens to it later, while processes have it mapped, is
+noticed if it makes the file unreadable or ends a process: then it is compared again.
 """
 
 from __future__ import annotations

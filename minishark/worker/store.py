@@ -138,7 +138,7 @@ class Store:
         self._host = host
         self._fetcher = fetcher
         self._stores: dict[str, StoreLocation] = {}
-        self._open: OrderedDict[tuple[str, tuple[str, ...]], pa.RecordBatchFileReader] = (
+        self._open: OrderedDict[tuple[str, tuple[str, ...], bool], pa.RecordBatchFileReader] = (
             OrderedDict()
         )
         self._tables: OrderedDict[tuple[FileSlice, ...], pa.Table] = OrderedDict()
@@ -321,12 +321,12 @@ class Store:
 
     def _reader(self, item: FileSlice, *, again: bool) -> pa.RecordBatchFileReader | None:
         """A reader of the nearest copy on this host, if there is one."""
-        key = (item.file, item.locations)
+        key = (item.file, item.locations, item.is_new)
         reader = self._open.get(key)
         if reader is None:
             near_first = sorted(item.locations, key=lambda node: node != self.node)
             again |= self._is_wary and item.file not in self._compared
-            path = self._sound(item.file, near_first, again=again)
+            path = self._sound(item.file, near_first, again=again, is_new=item.is_new)
             if path is None:
                 return None
             if self._is_wary:
@@ -338,14 +338,17 @@ class Store:
                     self._open.popitem(last=False)
         return reader
 
-    def _sound(self, file: str, nodes: Iterable[str], *, again: bool = False) -> Path | None:
+    def _sound(
+        self, file: str, nodes: Iterable[str], *, again: bool = False, is_new: bool = False
+    ) -> Path | None:
         """The first copy of a file on this host that is what was written; others are replaced."""
         damaged: list[str] = []
         for node in nodes:
             path = self._find(file, node)
             if path is None:
                 continue
-            if is_intact(path, again=again):
+            is_fresh = is_new and not again and path.is_relative_to(self._paths_of(node).memory)
+            if is_fresh or is_intact(path, again=again):
                 for other in damaged:
                     with contextlib.suppress(OSError):  # it is full, or the folder is gone
                         self._paths_of(other).take(path, other, file)
@@ -537,7 +540,7 @@ class Store:
         """
         with self._lock:
             opened = [*self._open]
-            files = [file for file, _ in opened]
+            files = [file for file, _, _ in opened]
             files += [item.file for slices in self._tables for item in slices]
         roots = [place / self.node for place in (self._paths.memory, self._paths.disk)]
         folders = dict.fromkeys([*(file.rpartition("/")[0] for file in files), *others])
@@ -545,7 +548,7 @@ class Store:
         for folder in gone:
             self.forget(folder)
         left = [entry for entry in opened if entry[0].rpartition("/")[0] not in gone]
-        self._forget_files({file for file, nodes in left if not self._is_near(file, nodes)})
+        self._forget_files({file for file, nodes, _ in left if not self._is_near(file, nodes)})
         return gone
 
     def _is_near(self, file: str, nodes: tuple[str, ...]) -> bool:

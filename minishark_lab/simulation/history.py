@@ -118,7 +118,7 @@ class _Running:
         number: that of the last one that it has made itself.
         rows: those that it has stored then, if it stores a query.
         inside: the transaction that it is part of.
-        is_idle: whether it says that it has changed no row.
+        told: the rows that it says it has changed, or their number.
     """
 
     statement: Statement
@@ -126,7 +126,7 @@ class _Running:
     inside: Transaction | None
     number: int | None = None
     rows: Rows | None = None
-    is_idle: bool = False
+    told: Rows | int | None = None
 
     @property
     def done(self) -> tuple[Statement, Rows | None]:
@@ -297,9 +297,11 @@ class _User:
                 self.front.release(statement.table)
                 self._now(replace(statement, kind="release"))
             raise
-        if running.is_idle:
-            self.model.idle.append(self._said(running))
-        elif running.inside is not None:
+        if running.told is not None:
+            self.model.told.append(self._said(running, running.told))
+        if running.told in (0, []):
+            return
+        if running.inside is not None:
             table = session.scope.catalog.find(statement.table)
             self._note_stored(running, () if table is None else (table,))
             running.inside.done.append(running.done)
@@ -344,15 +346,16 @@ class _User:
             case "keyed":
                 session.sql_at_once(statement.sql)
             case "delete" | "update" | "empty":
-                ((count,),) = rows_of(session.sql(statement.sql))
-                running.is_idle = not count
+                rows = rows_of(session.sql(statement.sql))
+                is_count = statement.kind == "empty" or not statement.returns
+                running.told = rows[0][0] if is_count else sorted(rows)
             case _:
                 session.sql(statement.sql)
 
-    def _said(self, running: _Running, error: MinisharkError | None = None) -> Said:
+    def _said(self, running: _Running, told: MinisharkError | Rows | int) -> Said:
         return Said(
             statement=running.statement,
-            error=error,
+            told=told,
             first=running.first,
             last=self.model.number,
             inside=running.inside,

@@ -32,7 +32,7 @@ Done: TypeAlias = tuple[Statement, Rows | None]
 """A statement, and the rows that it has stored if it stores those of a query."""
 
 _number: Callable[[tuple[int, State]], int] = itemgetter(0)
-_ADDS, _CHANGES = ("insert",), ("insert", "upsert", "delete", "update", "empty")
+_ADDS, _CHANGES = ("insert",), ("insert", "upsert", "merge", "delete", "update", "empty")
 
 
 @dataclass(slots=True)
@@ -61,10 +61,10 @@ class Stored:
 
 @dataclass(slots=True, kw_only=True)
 class Said:
-    """What a statement that has changed nothing says about what tables hold."""
+    """What a statement that changes rows says about what tables hold."""
 
     statement: Statement
-    error: MinisharkError | None  # None: it found no row to change
+    told: MinisharkError | Rows | int  # how it failed, or which rows it means, or how many
     first: int
     last: int
     inside: Transaction | None = None
@@ -123,7 +123,7 @@ class Model:
     effects: list[Effect] = field(default_factory=list)
     answers: list[Seen] = field(default_factory=list)
     failures: list[Said] = field(default_factory=list)
-    idle: list[Said] = field(default_factory=list)  # those that found no row to change
+    told: list[Said] = field(default_factory=list)  # of which rows there were to change
     stored: list[Stored] = field(default_factory=list)
     transactions: list[Transaction] = field(default_factory=list)
     excused: Callable[[], bool] = lambda: False  # whether tables may have been loaded again
@@ -194,14 +194,14 @@ class Model:
         ]
         told += [self._complaint(seen) for seen in self.answers if not self._is_right(seen)]
         told += [
-            f"{failed.statement}: {failed.error}, versions {failed.first}-{failed.last}"
+            f"{failed.statement}: {failed.told}, versions {failed.first}-{failed.last}"
             for failed in self.failures
             if not self._may_fail(failed)
         ]
         told += [
-            f"{idle.statement} changes no row, versions {idle.first}-{idle.last}"
-            for idle in self.idle
-            if all(_changes_rows(idle.statement, state) for state in self._seen_by(idle))
+            f"{said.statement} changes {said.told}, versions {said.first}-{said.last}"
+            for said in self.told
+            if not any(_means(said, state) for state in self._seen_by(said))
         ]
         for transaction in self.transactions:
             told += self._wrong_in(transaction)
@@ -224,7 +224,7 @@ class Model:
     def _may_fail(self, failed: Said) -> bool:
         statement, inside = failed.statement, failed.inside
         names = statement.names
-        if isinstance(failed.error, ConflictError):
+        if isinstance(failed.told, ConflictError):
             changed = names if inside is None else inside.tables
             first = failed.first if inside is None else inside.first
             others = (each for each in self.effects if first < each.number <= failed.last)
@@ -234,9 +234,9 @@ class Model:
                 or any(each.touches(t) for each in others for t in changed)
             )
         states = self._seen_by(failed)
-        if isinstance(failed.error, ConstraintError):
+        if isinstance(failed.told, ConstraintError):
             return any(_breaks_key(statement, state) for state in states)
-        assert isinstance(failed.error, CatalogError)
+        assert isinstance(failed.told, CatalogError)
         return any(name not in state for state in states for name in names)
 
     def _seen_by(self, said: Said) -> list[State]:
@@ -308,11 +308,19 @@ def _is_twice(rows: Rows) -> bool:
     return len({row[0] for row in rows}) < len(rows)
 
 
-def _changes_rows(statement: Statement, state: State) -> bool:
-    rows = state.get(statement.table, ())
-    return rows is not None and any(
-        statement.kind == "empty" or statement.goes(row) for row in rows
-    )
+def _means(said: Said, state: State) -> bool:
+    """Whether a statement changes in a state the rows that it says."""
+    statement, rows = said.statement, state.get(said.statement.table, ())
+    if rows is None:
+        return True
+    match statement.kind:
+        case "empty":
+            found = list(rows)
+        case "delete":
+            found = [row for row in rows if statement.goes(row)]
+        case _:
+            found = updated(rows, statement)
+    return said.told == (len(found) if isinstance(said.told, int) else sorted(found))
 
 
 def _breaks_key(statement: Statement, state: State) -> bool:
@@ -349,6 +357,11 @@ def changed(state: State, statement: Statement, stored: Rows | None = ()) -> Sta
         case "upsert":
             keys = {row[0] for row in statement.rows}
             new = [*(row for row in old if row[0] not in keys), *statement.rows]
+        case "merge":
+            put = {row[0]: row for row in statement.rows}
+            new = [put.get(row[0], row) for row in old]
+            keys = {row[0] for row in old}
+            new += [row for row in statement.rows if row[0] not in keys]
         case "delete":
             new = [row for row in old if not statement.goes(row)]
         case "update":

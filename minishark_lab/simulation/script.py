@@ -42,6 +42,8 @@ _WRITES = (
 )
 _WRITTEN = {"keep": KEPT, "refresh": KEPT, "release": KEPT, "rewrite": FILE}
 _BURSTS = (_CHANGES, _CHANGES, _CHANGES, (*_CHANGES, "rewrite"), ("rewrite",))
+_MERGED = 0.3  # the share of INSERTs in whose place rows are merged
+_RETURNING = 3  # UPDATE and DELETE of multiples of this return their rows
 _WITH_BURSTS = 0.5  # the share of faults that come about when a burst does
 FAULTS = (
     "kill_executor",
@@ -87,6 +89,11 @@ class Statement:
         return row[1] % self.modulo == 0
 
     @property
+    def returns(self) -> bool:
+        """Whether a DELETE or UPDATE returns the rows that it means, or else their number."""
+        return self.modulo == _RETURNING
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The tables without which it fails."""
         match self.kind:
@@ -104,13 +111,18 @@ class Statement:
     def sql(self) -> str:
         """Its text; empty if it is none of SQL."""
         rows = ", ".join(f"({key}, {value})" for key, value in self.rows)
-        goes = f"WHERE v % {self.modulo} = 0"
+        goes = f"WHERE v % {self.modulo} = 0{' RETURNING k, v' if self.returns else ''}"
         match self.kind:
             case "insert":
                 return f"INSERT INTO {self.table} VALUES {rows}"
             case "upsert":
                 update = "ON CONFLICT DO UPDATE SET v = excluded.v"
                 return f"INSERT INTO {self.table} VALUES {rows} {update}"
+            case "merge":
+                return (
+                    f"MERGE INTO {self.table} USING (VALUES {rows}) s(a, b) ON k = a "
+                    "WHEN MATCHED THEN UPDATE SET v = b WHEN NOT MATCHED THEN INSERT VALUES (a, b)"
+                )
             case "delete":
                 return f"DELETE FROM {self.table} {goes}"
             case "update":
@@ -237,7 +249,24 @@ def script_of(seed: int, statements: int, faults_max: int, readers: int = 2) -> 
                 tuple(_statement(rng, 0.0) for _ in range(queries)) for _ in range(sessions)
             ),
         )
-    return _reusing(script, faults_max, horizon_s)
+    return _merging(_reusing(script, faults_max, horizon_s))
+
+
+def _merging(script: Script) -> Script:
+    """Some statements that add rows merge them instead."""
+    rng = Random(f"merge {script.seed}")
+
+    def merged(statements: Sequence[Statement]) -> tuple[Statement, ...]:
+        return tuple(
+            replace(each, kind="merge", rows=tuple({row[0]: row for row in each.rows}.values()))
+            if each.kind == "insert" and rng.random() < _MERGED
+            else each
+            for each in statements
+        )
+
+    return replace(
+        script, writers=tuple(map(merged, script.writers)), clerks=tuple(map(merged, script.clerks))
+    )
 
 
 def _reusing(script: Script, faults_max: int, horizon_s: float) -> Script:

@@ -1028,7 +1028,7 @@ def test_tokens_and_passwords(guarded: Served, options: dict[str, str]) -> None:
 
 
 def test_others_are_refused(guarded: Served) -> None:
-    """Without a token, or with 1,000 wrong ones or odd headers, no call is answered."""
+    """Without a token, or with a wrong one or odd headers, no call is answered."""
     noise = random.Random(3)
     with fl.connect(guarded.address) as client:
         headers = [
@@ -1040,7 +1040,7 @@ def test_others_are_refused(guarded: Served) -> None:
             b"Basic YW5u",
             b"Basic YW5uOng=",
         ]
-        headers += [b"Bearer " + noise.randbytes(20).hex().encode() for _ in range(1000)]
+        headers += [b"Bearer " + noise.randbytes(20).hex().encode() for _ in range(3)]
         for header in headers:
             options = fl.FlightCallOptions(headers=[(b"authorization", header)] if header else [])
             with pytest.raises(fl.FlightUnauthenticatedError, match=f"{_DENIED}|asks for a token"):

@@ -262,6 +262,16 @@ def test_connections_are_bounded(server: PageServer) -> None:
     pytest.fail("there is no room after all others have ended")
 
 
+def test_headers_are_bounded(server: PageServer) -> None:
+    """Nobody without the token has the server keep more than a few headers."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20)
+        with contextlib.suppress(OSError):
+            for _ in range(20):
+                connection.sendall(b"c: " + bytes([100]) * 5_000 + b"\r\n")
+        assert _answer(connection).startswith(b"HTTP/1.1 431 ")
+
+
 def test_why_a_task_ran_there_is_told(server: PageServer, emit: Emit) -> None:
     step = PlacementStep(0.1, "node-0", "asked", 1, (0,))
     emit(

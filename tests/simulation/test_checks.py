@@ -19,7 +19,7 @@ from minishark.query.sinks import Layout
 from minishark_lab.simulation.checks import LASTS_S, claims, unexcused
 from minishark_lab.simulation.faults import Faults
 from minishark_lab.simulation.fibers import Fibers
-from minishark_lab.simulation.model import Model, Said, Seen, Transaction
+from minishark_lab.simulation.model import Model, Said, Seen, Transaction, changed
 from minishark_lab.simulation.queries import Query
 from minishark_lab.simulation.script import FILE, KEPT, KEYED, Statement
 from minishark_lab.simulator.world import World
@@ -200,8 +200,34 @@ def test_who_changes_no_row_has_found_none() -> None:
     for statement, may in ((update("t"), False), (update(KEYED), True)):
         model = modeled("t", KEYED)
         model.effect(model.publish(), (replace(insert(KEYED), kind="empty"), None))
-        model.idle.append(Said(statement=statement, error=None, first=3, last=3))
+        model.told.append(Said(statement=statement, told=0, first=3, last=3))
         assert (model.wrong() == []) == may
+
+
+def test_returned_rows_are_those_of_some_state() -> None:
+    """Of a DELETE those that it deletes, of an UPDATE as they are afterwards; or their number."""
+    for kind, told, may in (
+        ("delete", [(1, 3)], True),
+        ("delete", 1, True),
+        ("delete", [(1, 3), (2, 4)], False),
+        ("update", [(1, 4)], True),
+        ("update", [(1, 3)], False),
+        ("empty", 2, True),
+        ("empty", 1, False),
+    ):
+        model = modeled("t", KEYED)
+        model.effect(model.publish(), (replace(insert("t"), kind="empty"), None))
+        model.effect(model.publish(), (insert("t", (1, 3), (2, 4)), None))
+        statement = replace(update("t"), kind=kind, modulo=3)
+        model.told.append(Said(statement=statement, told=told, first=4, last=4))
+        assert (model.wrong() == []) == may
+
+
+def test_merged_rows_take_the_place_of_those_with_their_keys() -> None:
+    """All of them; others are added."""
+    merge = replace(insert("t", (1, 7), (3, 7)), kind="merge")
+    state = changed({"t": [(1, 1), (1, 2), (2, 2)]}, merge)
+    assert state == {"t": [(1, 7), (1, 7), (2, 2), (3, 7)]}
 
 
 def test_errors_about_what_tables_hold_are_right_in_some_state() -> None:
@@ -217,5 +243,5 @@ def test_errors_about_what_tables_hold_are_right_in_some_state() -> None:
     ):
         model = modeled("t", KEYED)
         model.effect(model.publish(), (update("t"), None))
-        model.failures.append(Said(statement=statement, error=error, first=2, last=3))
+        model.failures.append(Said(statement=statement, told=error, first=2, last=3))
         assert (model.wrong() == []) == may

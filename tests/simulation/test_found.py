@@ -422,6 +422,53 @@ def test_rows_of_which_the_only_node_does_not_answer(
     bed.run(steps)
 
 
+def test_copy_of_files_that_were_merged_meanwhile(bed: Bed) -> None:
+    """That the source does not have the former files says nothing about those of now."""
+    session, tables = bed.session, bed.session.tables
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partitions=2, replicas=1))
+        old = tables.catalog.get("t")
+        for _ in range(3):
+            session.add("t", ROWS)
+        session.merger.merge("t")
+        tables.sweep()
+        now = tables.catalog.get("t")
+        (part, *_) = [p for p in old.partitions if now.partitions[p.index].file != p.file]
+        held = part.locations
+        (free,) = [str(node) for node in bed.hosts.alive if node not in held][:1]
+        tables.replicator()._copy(Copy(old, part.index, held[0], free))
+        assert now is tables.catalog.get("t")
+        asked = tables._homes[old.folder] = dict.fromkeys(bed.hosts.alive, "a former home")
+        replicator = tables.replicator()
+        replicator.tables = lambda: (old,)
+        replicator._forget_restarted()
+        assert now is tables.catalog.get("t")
+        assert asked[held[0]] == "a former home"  # the next round asks it about those of now
+
+    bed.run(steps)
+
+
+def test_error_names_only_what_nobody_has(bed: Bed) -> None:
+    """Of two nodes that don't answer, one is gone and the other only cut off."""
+    session, world = bed.session, bed.fibers.world
+    bed.fibers.start("front0", session.cluster.keep_alive)
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partitions=2, replicas=1))
+        session.store("u", Query("rows", ("t",)), Layout(partitions=2, replicas=1))
+        session.clock.sleep(1.0)
+        first, second = session.tables.catalog.get("u").partitions
+        bed.hosts.kill_node(NodeName(first.locations[0]))
+        world.cut_off([NodeName(second.locations[0])], world.now + 6.0)
+        lost = PartitionsLostError("u", (0, 1), (first.file, second.file))
+        with pytest.raises(PartitionsLostError, match="partition 0 of table u ") as raised:
+            session.restore(lost)
+        assert raised.value.files == (first.file,)
+
+    bed.run(steps)
+
+
 def test_kept_rows_are_not_computed_again_from_other_rows(bed: Bed) -> None:
     """Their table may be replaced after it was decided that they can be computed again."""
     session = bed.session
@@ -435,6 +482,25 @@ def test_kept_rows_are_not_computed_again_from_other_rows(bed: Bed) -> None:
         session.create("t", ((1, 1),), Layout(partitions=2, replicas=1))
         with pytest.raises(PartitionsLostError, match="might give other rows"):
             session.query(Query("rows", ("c",)))
+
+    bed.run(steps)
+
+
+def test_kept_rows_whose_only_node_is_cut_off(bed: Bed) -> None:
+    """Who needs them waits for it, if computing them again would give other rows."""
+    session, world = bed.session, bed.fibers.world
+    bed.fibers.start("front0", session.cluster.keep_alive)
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partitions=2, replicas=1))
+        session.keep("c", Query("rows", ("t",)), Layout(partitions=2, replicas=1))
+        kept = session.tables.catalog.get(session.kept["c"])
+        session.create("t", ((1, 1),), Layout(partitions=2, replicas=1))
+        session.clock.sleep(1.0)
+        part = kept.partitions[0]
+        world.cut_off([NodeName(part.locations[0])], world.now + 6.0)
+        session.restore(PartitionsLostError(kept.name, (0,), (part.file,)))
+        assert sorted(session.query(Query("rows", ("c",)))) == sorted(ROWS)
 
     bed.run(steps)
 

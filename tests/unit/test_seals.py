@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from msgspec import structs
 from xxhash import xxh3_64
 
 from minishark.cluster.connections import Connections
@@ -220,6 +221,30 @@ def test_what_passes_through_memory_has_no_seal(paths: StorePaths, tmp_path: Pat
         assert spilled.on_disk
         assert checksum(spilled.path) == digest_of(item.file)
         assert ROWS == Store(paths, "n1").read((item,))
+
+
+def test_a_query_does_not_compare_what_it_has_just_written(
+    paths: StorePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In shared memory; others that take it do, and so does the query if it is on disk."""
+    compared = list[Path]()
+    monkeypatch.setattr(
+        store_module,
+        "is_intact",
+        lambda path, *, again: bool(compared.append(path)) or is_intact(path, again=again),
+    )
+    reader = Store(paths, "n0")
+    stored, item = write(reader)
+    assert ROWS == reader.read((structs.replace(item, is_new=True),))
+    assert compared == []
+    assert damage(stored.path, flipped, random.Random(1))
+    with pytest.raises(InputMissingError):
+        reader.read((item,))
+    spilled, item = write(Store(paths, "n1", meter=StorageMeter(paths.memory / "n1", 0)))
+    assert spilled.on_disk
+    compared.clear()
+    assert ROWS == Store(paths, "n1").read((structs.replace(item, is_new=True),))
+    assert compared == [spilled.path]
 
 
 def test_a_file_that_moves_to_disk_keeps_its_digest(paths: StorePaths) -> None:

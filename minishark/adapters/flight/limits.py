@@ -16,6 +16,7 @@ class Limits:
         running_each: int = 16,
         kept_each: int = 1000,
         idle_s: float = 1800.0,
+        refused: float = 30.0,
     ) -> None:
         """Limits.
 
@@ -25,6 +26,7 @@ class Limits:
             running_each: the same, of one connection.
             kept_each: prepared statements, and results not fetched yet, of one connection.
             idle_s: seconds after which a connection ends that nobody uses.
+            refused: calls from one address in a minute that show no valid credential.
 
         Raises:
             OptionError: one is not positive.
@@ -34,6 +36,7 @@ class Limits:
         self.running_each = running_each
         self.kept_each = kept_each
         self.idle_s = idle_s
+        self.refused = refused
         for name, value in vars(self).items():
             if not value > 0:
                 raise OptionError(f"{name} must be positive.")

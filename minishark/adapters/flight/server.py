@@ -18,7 +18,9 @@ from minishark.adapters.flight.access import Access, check_exposure
 from minishark.adapters.flight.connections import Connections
 from minishark.adapters.flight.limits import Limits
 from minishark.adapters.flight.service import Calls, FlightSql
-from minishark.errors import DataError, OptionError
+from minishark.errors import OptionError
+from minishark.session.front import Front, Refusals
+from minishark.session.page.certificate import Certificate
 from minishark.session.session import Session
 
 _LOOK_S = 0.1  # between two looks for clients that have given up
@@ -60,23 +62,30 @@ class Server:
         """
         access, limits = access or Access(), limits or Limits()
         check_exposure(host, access, has_tls=certificate is not None)
-        certificates = [] if certificate is None else [_pem(certificate)]
+        tls = None if certificate is None else Certificate(certificate, protocols=["h2"])
         access.issued_s = max(access.issued_s, limits.idle_s)
         self.connections = Connections(
             session, limits, lambda identity: access.forget(identity.issued)
         )
         self._calls = Calls()
-        scheme = "grpc+tls" if certificates else "grpc"
+        scheme = "grpc" if tls is None else "grpc+tls"
         named = f"[{host}]" if ":" in host else host
+        self._front: Front | None = None
         try:
-            self._flight = FlightSql(
-                f"{scheme}://{named}:{port}", access, self.connections, self._calls, certificates
-            )
-        except (pa.ArrowException, OSError) as error:
+            # Where anybody may ask, nobody is a stranger: nothing stands between, and no copy.
+            if tls is not None or not access.is_open:
+                self._front = Front(host, port, Refusals(limits.refused), tls)
+            place = f"{scheme}://{named}:{port}" if self._front is None else self._front.location
+            self._flight = FlightSql(place, access, self.connections, self._calls, self._front)
+        except (pa.ArrowException, OSError, OverflowError) as error:
+            if self._front is not None:
+                self._front.stop()
             raise OptionError(
                 f"The server can't listen on {host}, port {port}: {str(error).partition('. ')[0]}."
             ) from error
-        self.port: int = self._flight.port
+        if self._front is not None:
+            self._front.start()
+        self.port: int = self._flight.port if self._front is None else self._front.port
         self.address = f"{scheme}://{named}:{self.port}"
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._look, name="minishark-serve", daemon=True)
@@ -93,11 +102,15 @@ class Server:
             return
         self._stopped.set()
         self._calls.began.set()
+        if self._front is not None:
+            self._front.close()
         self.connections.close()
         # It waits for calls: one whose client reads no rows must not hold up the program.
         ending = threading.Thread(target=self._flight.shutdown, daemon=True)
         ending.start()
         ending.join(_STOP_S)
+        if self._front is not None:
+            self._front.stop()
         self._thread.join(_STOP_S)
 
     def __enter__(self) -> Self:
@@ -117,8 +130,12 @@ class Server:
             if time.monotonic() >= sweep_s:
                 with contextlib.suppress(psutil.Error, OSError):  # the next look will tell
                     if len(self.connections):
-                        self.connections.sweep(_peers(self.port))
+                        self.connections.sweep(self._peers())
                 sweep_s = time.monotonic() + _SWEEP_S
+
+    def _peers(self) -> frozenset[str]:
+        """The other ends of clients' connections, as calls name them."""
+        return _peers(self.port) if self._front is None else self._front.names()
 
 
 def _peers(port: int) -> frozenset[str]:
@@ -140,21 +157,13 @@ def _named(ip: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> str:
     return f"ipv6:{urllib.parse.quote(f'[{ip}]', safe=':')}:{port}"
 
 
-def _pem(files: tuple[str | Path, str | Path]) -> tuple[bytes, bytes]:
-    try:
-        certificate, key = (Path(file).expanduser().read_bytes() for file in files)
-    except OSError as error:
-        raise DataError(f"The certificate can't be read: {error}.") from error
-    return certificate, key
-
-
 def serve(
     session: Session,
     *,
     host: str,
     port: int,
-    token: str | None,
-    users: Mapping[str, str],
+    token: str | Path | None,
+    users: Mapping[str, str] | Path,
     certificate: tuple[str | Path, str | Path] | None,
     **limits: Any,
 ) -> Server:

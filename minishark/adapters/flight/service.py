@@ -19,6 +19,7 @@ from minishark.adapters.flight.failures import answering
 from minishark.adapters.flight.messages import make, packed, parsed, unpacked
 from minishark.errors import CatalogError, OptionError, UnsupportedError
 from minishark.model.expressions import quote
+from minishark.session.front import Front, name_of
 from minishark.tables.interruption import Interruption, running
 
 _CALLERS = "callers"
@@ -79,14 +80,14 @@ class FlightSql(fl.FlightServerBase):
         access: Access,
         connections: Connections,
         calls: Calls,
-        certificates: list[tuple[bytes, bytes]],
+        front: Front | None,
     ) -> None:
         self._connections = connections
         self._calls = calls
+        self._front = front
         super().__init__(
             location,
             auth_handler=Handshakes(),
-            tls_certificates=certificates,
             middleware={_CALLERS: Callers(access)},
         )
 
@@ -96,7 +97,7 @@ class FlightSql(fl.FlightServerBase):
         self, context: fl.ServerCallContext, descriptor: fl.FlightDescriptor
     ) -> fl.FlightInfo:
         """What a command answers: its columns, and the ticket for its rows."""
-        with answering():
+        with self._answering(context):
             name, command = unpacked(_command(descriptor))
             if name in catalog.SCHEMAS:
                 schema = catalog.schema_of(name, command)
@@ -110,7 +111,7 @@ class FlightSql(fl.FlightServerBase):
         self, context: fl.ServerCallContext, descriptor: fl.FlightDescriptor
     ) -> fl.SchemaResult:
         """The columns of what a command answers."""
-        with answering():
+        with self._answering(context):
             name, command = unpacked(_command(descriptor))
             if name in catalog.SCHEMAS:
                 return fl.SchemaResult(catalog.schema_of(name, command))
@@ -120,7 +121,7 @@ class FlightSql(fl.FlightServerBase):
 
     def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.FlightDataStream:
         """The rows of a ticket."""
-        with answering():
+        with self._answering(context):
             name, command = unpacked(ticket.ticket)
             connection = self._connection(context)
             if name in catalog.SCHEMAS:
@@ -140,7 +141,7 @@ class FlightSql(fl.FlightServerBase):
         writer: fl.FlightMetadataWriter,
     ) -> None:
         """Updates, values of parameters, and rows to be loaded."""
-        with answering():
+        with self._answering(context):
             name, command = unpacked(_command(descriptor))
             connection = self._connection(context)
             _check_transaction(connection, command)
@@ -161,11 +162,12 @@ class FlightSql(fl.FlightServerBase):
 
     def list_actions(self, context: fl.ServerCallContext) -> list[tuple[str, str]]:
         """The actions that there are."""
-        return list(_ACTIONS.items())
+        with self._answering(context):
+            return list(_ACTIONS.items())
 
     def do_action(self, context: fl.ServerCallContext, action: fl.Action) -> list[fl.Result]:
         """An action."""
-        with answering():
+        with self._answering(context):
             body = action.body.to_pybytes()
             if action.type in _SAVEPOINTS:
                 raise UnsupportedError(f"{action.type}: minishark has no savepoints.")
@@ -177,7 +179,15 @@ class FlightSql(fl.FlightServerBase):
     # Statements
 
     def _connection(self, context: fl.ServerCallContext) -> Connection:
-        return self._connections.of(_caller(context), context.peer())
+        return self._connections.of(_caller(context), name_of(context.peer()))
+
+    @contextmanager
+    def _answering(self, context: fl.ServerCallContext) -> Iterator[None]:
+        """A call whose caller is known; what fails is told."""
+        if self._front is not None:
+            self._front.known(name_of(context.peer()))
+        with answering():
+            yield
 
     @contextmanager
     def _running(

@@ -9,21 +9,23 @@ header that other sites can't send.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import secrets
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedIOBase
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from minishark.errors import OptionError
+from minishark.errors import DataError, OptionError
+from minishark.session.page.certificate import Certificate
 from minishark.session.page.export import STATIC, export_query
 from minishark.session.page.metrics import CONTENT_TYPE
 from minishark.session.page.site import Site
@@ -34,6 +36,7 @@ _PUSH_SHARE = 0.002  # of a core, that a stream takes, as far as the limits abov
 _BEAT_S = 10.0
 _IDLE_S = 30.0  # until a silent connection is closed
 _BODY_MAX = 10_000
+_HEAD_MAX = 64 << 10  # bytes of a request's headers, which are read before the token is known
 _STOP_S = 1.0  # until the server notices that it is to stop, where nothing wakes it
 _TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -101,16 +104,11 @@ class PageServer:
         self.port = self._server.server_address[1]
         self._scheme = "http"
         if certificate is not None:
-            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             try:
-                context.load_cert_chain(*certificate)
-            except OSError as error:
+                self._server.certificate = Certificate(certificate)
+            except DataError as error:
                 self._server.server_close()
                 raise OptionError(f"The page's certificate can't be used: {error}") from error
-            # The handshake happens in the connection's own thread.
-            self._server.socket = context.wrap_socket(
-                self._server.socket, server_side=True, do_handshake_on_connect=False
-            )
             self._scheme = "https"
         name = "127.0.0.1" if host in _LOOPBACK else host
         shown = socket.gethostname() if name == "0.0.0.0" else name  # noqa: S104 - asked for
@@ -163,12 +161,21 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 32
     page: PageServer
+    certificate: Certificate | None = None
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._open: dict[socket.socket, bool] = {}  # oldest first; whether it has shown the token
         self._lock = threading.Lock()
         self._closed = threading.Condition(self._lock)
+
+    def get_request(self) -> tuple[Any, Any]:
+        request, address = super().get_request()
+        if self.certificate is not None:  # the handshake happens in the connection's own thread
+            request = self.certificate.context().wrap_socket(
+                request, server_side=True, do_handshake_on_connect=False
+            )
+        return request, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
@@ -216,6 +223,22 @@ class _Server(ThreadingHTTPServer):
         """A browser that goes away in the middle is no error."""
 
 
+class _Head:
+    """Reads the lines of a request's headers, but not many."""
+
+    def __init__(self, stream: BufferedIOBase) -> None:
+        self._stream = stream
+        self._left = _HEAD_MAX
+
+    def readline(self, size: int) -> bytes:
+        """The next line."""
+        line = self._stream.readline(min(size, self._left))
+        self._left -= len(line)
+        if not self._left:
+            raise http.client.LineTooLong("headers")
+        return line
+
+
 class _Handler(BaseHTTPRequestHandler):
     """One connection."""
 
@@ -224,6 +247,14 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
     timeout = _IDLE_S
     server: _Server
+
+    def parse_request(self) -> bool:
+        stream = self.rfile
+        self.rfile = _Head(stream)  # type: ignore[assignment]
+        try:
+            return super().parse_request()
+        finally:
+            self.rfile = stream
 
     def do_GET(self) -> None:
         page = self.server.page
