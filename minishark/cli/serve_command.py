@@ -54,13 +54,14 @@ Examples:
     "--token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="File with the token that clients must send.",
+    help="File with lines TOKEN, or TOKEN DATE for one that ends, of which clients must send one. "
+    "It may change.",
 )
 @click.option(
     "--password-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="File with lines user:password, of which clients must send one.",
+    help="File with lines user:password, of which clients must send one. It may change.",
 )
 @click.option(
     "--certificate",
@@ -107,19 +108,18 @@ def serve(
     statements and the current schema are each connection's own. docs/tools.md says how tools
     connect.
     """
-    from minishark.adapters.flight.access import Access, check_exposure, read_token, read_users
+    from minishark.adapters.flight.access import Access, check_exposure
     from minishark.cli.data import chosen_tables, load_all
     from minishark.session.connect import connect
 
     host, port = _place(flight)
-    token = None if token_file is None else read_token(token_file)
-    users = {} if password_file is None else read_users(password_file)
-    check_exposure(host, Access(token=token, users=users), has_tls=bool(options["certificate"]))
+    who: dict[str, Any] = {"token": token_file, "users": password_file or {}}
+    check_exposure(host, Access(**who), has_tls=bool(options["certificate"]))
     tables = chosen_tables(None, data) if data else {}
     started = cluster_arguments(nodes, cluster, memory_limit, warehouse)
     with connect(**started) as session:
         load_all(session, tables, nodes, verbose=verbose)
-        served = session.serve(host=host, port=port, token=token, users=users, **options)
+        served = session.serve(host=host, port=port, **who, **options)
         click.echo(f"Serving {served.address}")
         while not served.wait(_POLL_S):
             pass

@@ -700,8 +700,8 @@ class Session(CallVerbs, Operations, CamelCase):
         *,
         host: str = "127.0.0.1",
         port: int = 31337,
-        token: str | None = None,
-        users: Mapping[str, str] | None = None,
+        token: str | Path | None = None,
+        users: Mapping[str, str] | Path | None = None,
         certificate: tuple[str | Path, str | Path] | None = None,
         max_connections: int = 200,
         max_running: int = 100,
@@ -719,8 +719,10 @@ class Session(CallVerbs, Operations, CamelCase):
             host: the address to listen on. One that other machines reach needs `certificate`, and
                 `token` or `users`.
             port: the port; 0 for any that is free, which the server's `address` has.
-            token: what clients must send, as a bearer token.
-            users: passwords by user, of which clients must send one.
+            token: what clients must send, as a bearer token; or a file of such tokens, one a
+                line, each perhaps with the time at which it ends (`TOKEN 2027-01-31`).
+            users: passwords by user, of which clients must send one; or a file of lines
+                `user:password`. Both files may change while it is served.
             certificate: PEM files of a certificate and its private key, for TLS. New connections
                 get the files as they are by then.
             max_connections: connections at a time.
@@ -733,7 +735,7 @@ class Session(CallVerbs, Operations, CamelCase):
         Raises:
             OptionError: protobuf is not installed, other machines could reach it unencrypted or
                 without a token or password, it can't listen there, or a limit is not positive.
-            DataError: the certificate can't be read.
+            DataError: the certificate, or a file of tokens or passwords, can't be read.
 
         Examples:
             >>> with session.serve(port=0) as server:

@@ -16,7 +16,7 @@ import pytest
 
 import minishark
 from minishark.adapters.flight.client import RemoteSession
-from minishark.errors import ClusterError, DataError
+from minishark.errors import ClusterError, DataError, OptionError
 from minishark.session import front
 from minishark.session.front import Frames, Refusals
 from minishark.session.page.certificate import Certificate
@@ -223,3 +223,57 @@ def test_certificates_that_are_none(tmp_path: Path) -> None:
     for key in (tmp_path / "nowhere", second[1], first[0], locked):
         with pytest.raises(DataError, match="can't be read"):
             Certificate((first[0], key))
+
+
+# Tokens and passwords in files
+
+
+def test_tokens_and_passwords_change(session: Session, tmp_path: Path) -> None:
+    """Who is added may ask, who is taken out may not, with what was issued for it; tokens end."""
+    tokens, users = tmp_path / "tokens", tmp_path / "users"
+    other = "another-token-that-nobody-guesses"
+    tokens.write_text(f"# ours\n{_TOKEN} 2100-01-01\n")
+    users.write_text("ann:s3cret\n")
+    with (
+        session.serve(port=0, token=tokens, users=users) as served,
+        fl.connect(served.address) as client,
+    ):
+
+        def may(header: tuple[bytes, bytes]) -> bool:
+            try:
+                return bool(list(client.list_actions(fl.FlightCallOptions(headers=[header]))))
+            except fl.FlightUnauthenticatedError:
+                return False
+
+        def shown(token: str) -> tuple[bytes, bytes]:
+            return b"authorization", f"Bearer {token}".encode()
+
+        issued = client.authenticate_basic_token("ann", "s3cret")
+        for_token = client.authenticate_basic_token("", _TOKEN)
+        assert all(map(may, (issued, for_token, shown(_TOKEN))))
+        assert not may(shown(other))
+        tokens.write_text(f"{other}\n{_TOKEN} 2001-01-01T12:00+01:00\n")
+        assert may(shown(other))
+        assert not may(shown(_TOKEN))
+        assert not may(for_token)
+        users.write_text("ann:another\n")
+        assert not may(issued)
+        tokens.write_text("short\n")  # a mistake lets nobody in, and nobody out
+        assert may(shown(other))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must hold 20 or more"),
+        ("short 2100-01-01", "line 1 must hold 20 or more"),
+        (f"{_TOKEN}\n{_TOKEN} tomorrow", "line 2: a token ends at a date"),
+    ],
+)
+def test_files_without_tokens(session: Session, tmp_path: Path, text: str, message: str) -> None:
+    """What can't be read is told at the start."""
+    (tmp_path / "tokens").write_text(text)
+    with pytest.raises(OptionError, match=message):
+        session.serve(port=0, token=tmp_path / "tokens")
+    with pytest.raises(DataError, match="can't be read"):
+        session.serve(port=0, users=tmp_path / "nowhere")

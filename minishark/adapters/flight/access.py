@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import base64
 import binascii
+import datetime as dt
 import hmac
 import ipaddress
+import logging
+import math
 import re
 import secrets
 import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import pyarrow.flight as fl
 
 from minishark.errors import DataError, OptionError
+from minishark.session.page.certificate import stamp
+
+_LOG = logging.getLogger("minishark.adapters.flight")
+_Value = TypeVar("_Value")
 
 COOKIE = "minishark_session"
 _TOKEN = re.compile(r"[\w-]{20,}", re.ASCII)
 _ISSUED_MAX = 10_000
 _REFUSED = "The server does not know this token, or this user and password."
+_WEAK = (
+    "{file} must hold 20 or more letters, digits, '-' and '_': "
+    "python -c 'import secrets; print(secrets.token_urlsafe())' makes such a token."
+)
 _NEEDED = (
     "The server asks for a token (the header `authorization: Bearer TOKEN`), or for a user and "
     "password."
@@ -36,6 +48,7 @@ class Identity:
 
     user: str = ""
     issued: str = ""
+    shown: str = field(default="", repr=False, compare=False)  # by which it was known
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,16 +56,32 @@ class Access:
     """Checks what calls carry; safe to use from several threads.
 
     Attributes:
-        token: what every call must carry; None for none.
-        users: passwords by user.
+        token: what calls must carry, or a file of such tokens, which may change; None for none.
+        users: passwords by user, or a file of them, which may change.
         issued_s: seconds after which an issued token that nobody used is forgotten.
+
+    Raises:
+        DataError: a file can't be read.
+        OptionError: it holds no tokens, or passwords.
     """
 
-    token: str | None = None
-    users: Mapping[str, str] = field(default_factory=dict)
+    token: str | Path | None = None
+    users: Mapping[str, str] | Path = field(default_factory=dict)
     issued_s: float = 3600.0
-    _issued: OrderedDict[str, tuple[str, float]] = field(default_factory=OrderedDict)
+    _tokens: Callable[[], Mapping[str, float]] = field(init=False)
+    _passwords: Callable[[], Mapping[str, str]] = field(init=False)
+    _issued: OrderedDict[str, tuple[Identity, float]] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        tokens = {} if self.token is None else {str(self.token): math.inf}
+        users = self.users if isinstance(self.users, Mapping) else {}
+        self._tokens = lambda: tokens
+        self._passwords = lambda: users
+        if isinstance(self.token, Path):
+            self._tokens = _Watched(self.token, read_tokens).value
+        if isinstance(self.users, Path):
+            self._passwords = _Watched(self.users, read_users).value
 
     @property
     def is_open(self) -> bool:
@@ -65,12 +94,15 @@ class Access:
         Raises:
             FlightUnauthenticatedError: nobody that the server knows.
         """
-        scheme, _, given = _header(headers, "authorization").partition(" ")
+        return self._identify(_header(headers, "authorization"))
+
+    def _identify(self, shown: str) -> Identity:
+        scheme, _, given = shown.partition(" ")
         match scheme.lower():
             case "bearer":
-                return self._by_token(given.strip())
+                return self._by_token(given.strip(), shown)
             case "basic":
-                return Identity(self._by_password(given.strip()))
+                return Identity(self._by_password(given.strip()), shown=shown)
         if self.is_open:
             return Identity()
         raise fl.FlightUnauthenticatedError(_NEEDED)
@@ -79,7 +111,7 @@ class Access:
         """The same caller with a token of its own, which stands for one connection."""
         token, now = secrets.token_urlsafe(), time.monotonic()
         with self._lock:
-            self._issued[token] = (identity.user, now)
+            self._issued[token] = (identity, now)
             while self._issued:
                 _, used_s = next(iter(self._issued.values()))
                 if len(self._issued) <= _ISSUED_MAX and now - used_s < self.issued_s:
@@ -92,15 +124,17 @@ class Access:
         with self._lock:
             self._issued.pop(token, None)
 
-    def _by_token(self, token: str) -> Identity:
+    def _by_token(self, token: str, shown: str) -> Identity:
         with self._lock:
             issued = self._issued.get(token)
             if issued is not None:
                 self._issued[token] = (issued[0], time.monotonic())
                 self._issued.move_to_end(token)
-                return Identity(issued[0], token)
-        if self.token is not None and hmac.compare_digest(self.token.encode(), token.encode()):
-            return Identity("token")
+        if issued is not None:  # what it was issued for may have ended
+            shown = issued[0].shown
+            return Identity(self._identify(shown).user, token, shown)
+        if self._is_token(token):
+            return Identity("token", shown=shown)
         # A server that has been started anew knows no token; without access control, any will do.
         if self.is_open:
             return Identity()
@@ -115,13 +149,46 @@ class Access:
         if self.is_open:
             return user
         # Some tools have no field but that of a password.
-        expected = self.users.get(user, self.token if user in ("", "token") else None)
+        expected = self._passwords().get(user)
         is_right = hmac.compare_digest(
             (expected or secrets.token_hex()).encode(), password.encode()
         )
-        if expected is None or not is_right:
+        if expected is None and user in ("", "token"):
+            is_right = self._is_token(password)
+        if not is_right:
             raise fl.FlightUnauthenticatedError(_REFUSED)
         return user or "token"
+
+    def _is_token(self, given: str) -> bool:
+        """Whether this is one of the tokens, and has not ended; it takes as long for each."""
+        now, shown = time.time(), given.encode()
+        right = [
+            until_s
+            for token, until_s in self._tokens().items()
+            if hmac.compare_digest(token.encode(), shown)
+        ]
+        return any(now < until_s for until_s in right)
+
+
+class _Watched(Generic[_Value]):
+    """What a file holds, which may change."""
+
+    def __init__(self, file: Path, read: Callable[[Path], _Value]) -> None:
+        self._file = file
+        self._parse = read
+        self._read = stamp(file), read(file)
+
+    def value(self) -> _Value:
+        """What it holds now; what it held, if that can't be read."""
+        before, held = self._read
+        now = stamp(self._file)
+        if now != before:
+            try:
+                held = self._parse(self._file)
+            except (DataError, OptionError) as error:
+                _LOG.warning("%s What was there before is used on.", error)
+            self._read = now, held
+        return held
 
 
 def _header(headers: Mapping[str, Sequence[str | bytes]], name: str) -> str:
@@ -191,11 +258,40 @@ def read_token(file: Path) -> str:
     """
     token = _text(file).strip()
     if not _TOKEN.fullmatch(token):
-        raise OptionError(
-            f"{file} must hold 20 or more letters, digits, '-' and '_': "
-            "python -c 'import secrets; print(secrets.token_urlsafe())' makes such a token."
-        )
+        raise OptionError(_WEAK.format(file=file))
     return token
+
+
+def read_tokens(file: Path) -> dict[str, float]:
+    """The tokens in a file, and when each ends, in seconds since 1970.
+
+    A line is a token, perhaps with the time at which it ends: `TOKEN 2027-01-31`, or
+    `TOKEN 2027-01-31T12:00+01:00`. It is UTC's where it names no zone.
+
+    Raises:
+        DataError: it can't be read.
+        OptionError: a line is none such.
+    """
+    tokens: dict[str, float] = {}
+    for number, line in enumerate(_text(file).splitlines(), 1):
+        token, _, until = line.strip().partition(" ")
+        if not token or token.startswith("#"):
+            continue
+        try:
+            ends = dt.datetime.fromisoformat(until.strip()) if until else None
+        except ValueError:
+            raise OptionError(
+                f"{file}, line {number}: a token ends at a date, such as 2027-01-31, or a date and "
+                "a time, such as 2027-01-31T12:00+01:00."
+            ) from None
+        if not _TOKEN.fullmatch(token):
+            raise OptionError(_WEAK.format(file=f"{file}, line {number}"))
+        if ends is not None and ends.tzinfo is None:
+            ends = ends.replace(tzinfo=dt.UTC)
+        tokens[token] = math.inf if ends is None else ends.timestamp()
+    if not tokens:
+        raise OptionError(_WEAK.format(file=file))
+    return tokens
 
 
 def read_users(file: Path) -> dict[str, str]:

@@ -162,8 +162,8 @@ def serve(
     *,
     host: str,
     port: int,
-    token: str | None,
-    users: Mapping[str, str],
+    token: str | Path | None,
+    users: Mapping[str, str] | Path,
     certificate: tuple[str | Path, str | Path] | None,
     **limits: Any,
 ) -> Server:

@@ -45,15 +45,7 @@ class Certificate:
         return self._context
 
     def _stamps(self) -> list[tuple[int, int, int]]:
-        found = []
-        for file in self._files:
-            try:
-                status = file.stat()
-            except OSError:
-                found.append((0, 0, 0))
-            else:
-                found.append((status.st_ino, status.st_size, status.st_mtime_ns))
-        return found
+        return [stamp(file) for file in self._files]
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -65,6 +57,15 @@ class Certificate:
         if self._protocols:
             context.set_alpn_protocols(list(self._protocols))
         return context
+
+
+def stamp(file: Path) -> tuple[int, int, int]:
+    """What is another when a file is."""
+    try:
+        status = file.stat()
+    except OSError:
+        return 0, 0, 0
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _no_password() -> str:
