@@ -431,25 +431,25 @@ def _divided(
     decimals, of_b, more = scales
     type_ = f"DECIMAL({digits}, {decimals})"
 
-    def made(*parts: Any) -> in_text.Column:
-        return combine(*parts, bare=True)
+    def made(text: str, **put: in_text.Column) -> in_text.Column:
+        parts = enumerate(re.split(r"<(\w)>", text))
+        return combine(*(put[part] if odd % 2 else part for odd, part in parts), bare=True)
 
-    x = made("system.main.round(CAST(", a, f" AS DOUBLE) * 1e{decimals + of_b})")
-    y = made("system.main.round(CAST(", b, f" AS DOUBLE) * 1e{of_b})")
-    whole_a = made(
-        "abs(CAST(replace(CAST(", a, f" AS VARCHAR), '.', '') || '{'0' * more}' AS HUGEINT))"
-    )
-    whole_b = made("abs(CAST(replace(CAST(", b, " AS VARCHAR), '.', '') AS HUGEINT))")
-    short = made("CAST(system.main.round(", x, " / ", y, f") / 1e{decimals} AS {type_})")
-    sign = made("CAST(system.main.sign(", x, ") * system.main.sign(", y, ") AS HUGEINT)")
-    quotient, rest = (
-        made(f'system.main."{each}"(', whole_a, ", ", whole_b, ")") for each in ("//", "%")
-    )
-    up = made("CASE WHEN ", rest, " >= ", whole_b, " - ", rest, " THEN 1 ELSE 0 END")
-    long = made("CAST(", sign, " * (", quotient, " + ", up, ") AS DECIMAL(38, 0))")
-    fits = made("abs(", x, ") < 4e15 AND abs(", y, ") < 4e15 OR ", y, " = 0")
-    unit = f" * CAST('1e-{decimals}' AS {type_}) AS {type_}) END"
-    return made("CASE WHEN ", fits, " THEN ", short, " ELSE CAST(", long, unit)
+    x = made(f"system.main.round(CAST(<a> AS DOUBLE) * 1e{decimals + of_b})", a=a)
+    y = made(f"system.main.round(CAST(<b> AS DOUBLE) * 1e{of_b})", b=b)
+    whole = "abs(CAST(replace(CAST(<i> AS VARCHAR), '.', '') || '{}' AS HUGEINT))"
+    m, n = made(whole.format("0" * more), i=a), made(whole.format(""), i=b)
+    rest = made('system.main."%"(<m>, <n>)', m=m, n=n)
+    up = made("CASE WHEN <r> >= <n> - <r> THEN 1 ELSE 0 END", r=rest, n=n)
+    long = made('system.main."//"(<m>, <n>) + <u>', m=m, n=n, u=up)
+    sign = made("CAST(system.main.sign(<x>) * system.main.sign(<y>) AS HUGEINT)", x=x, y=y)
+    return made(
+        f"""CASE WHEN abs(<x>) < 4e15 AND abs(<y>) < 4e15 OR <y> = 0
+        THEN CAST(system.main.round(<x> / <y>) / 1e{decimals} AS {type_})
+        ELSE CAST(CAST(<s> * (<l>) AS DECIMAL(38, 0)) * CAST('1e-{decimals}' AS {type_}) AS {type_})
+        END""",
+        x=x, y=y, s=sign, l=long,
+    )  # fmt: skip
 
 
 MEANINGS: Meanings = {"text": _as_text, "item": _item, "total": _total, "quotient": _quotient}
