@@ -55,7 +55,14 @@ class Engine:
 class RunningEngine:
     """An engine in a child process; a context manager."""
 
-    def __init__(self, engine: Engine, tables: Mapping[str, str], threads: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        tables: Mapping[str, str],
+        threads: int,
+        on_start: Callable[[int], object] = lambda _pid: None,
+    ) -> None:
+        """Start it; `on_start` is called with its process's id before it has done anything."""
         context = multiprocessing.get_context("spawn")
         self.name = engine.name
         self._pipe, theirs = context.Pipe()
@@ -63,10 +70,16 @@ class RunningEngine:
         self._process.start()
         theirs.close()
         try:
+            on_start(self.pid)
             self.load_s: float = self._receive(_START_S)
         except BaseException:
             self.close()
             raise
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
 
     @property
     def is_alive(self) -> bool:

@@ -16,7 +16,7 @@ from msgspec import structs
 from minishark.cluster.connections import Connections
 from minishark.cluster.folders import SPILL, make_spill_folder, remove_if_orphaned
 from minishark.cluster.keys import load_keys
-from minishark.cluster.machine import confine, node_meter
+from minishark.cluster.machine import Confinement, node_meter
 from minishark.cluster.program_slot import ProgramSlot
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.errors import ClusterError
@@ -36,6 +36,7 @@ from minishark.worker.protocol import (
 )
 from minishark.worker.python_tasks import PythonTasks
 from minishark.worker.run_task import TaskRunner
+from minishark.worker.shares import Shares
 from minishark.worker.store import Store
 from minishark.worker.task_errors import TaskError
 from minishark.worker.user_modules import UserModules
@@ -71,14 +72,22 @@ class ExecutorRunner:
         files = self._remote_files if self._has_hosts else None
         host, has_died = config.get("host", ""), config.get("died", "0") != "0"
         self._store = Store(self._paths, config["node"], host, files, meter, is_wary=has_died)
-        self._runner = TaskRunner(self._store, memory=memory, spill_folder=str(spill))
+        self._shares: Shares | None = None
+        if (sharing := int(config.get("sharing_slots", "0"))) > 1:
+            name = f"{self._name}.{slot}"
+            self._shares = Shares(self._paths.memory / "shares", name, sharing)
+        self._runner = TaskRunner(
+            self._store, memory=memory, spill_folder=str(spill), shares=self._shares
+        )
         self._calls = PythonTasks(self._store, self._paths.disk / "run", config.get("keys"))
         self._programs = ProgramSlot(self._store, config, keys)
         self._jobs: dict[str, Job] = {}
         self._own_process = "own_process" in config
         self._modules = UserModules()
+        self._confinement: Confinement | None = None
         if self._own_process:
-            confine(memory)
+            limit_bytes = memory.limit_bytes * max(1, sharing // memory.slots)
+            self._confinement = Confinement(limit_bytes)
             PRINTS.install()
         self._closing = threading.Event()
         self._tidying = threading.Thread(target=self._tidy, name="minishark-tidy", daemon=True)
@@ -91,6 +100,8 @@ class ExecutorRunner:
         while not self._closing.wait(_FIT_S):
             with contextlib.suppress(duckdb.Error):  # its connection is closed or being reopened
                 self._runner.fit_memory()
+                if self._confinement is not None:
+                    self._confinement.fit()
                 self._runner.tell_progress()
                 self._runner.look_for_spilled()
                 PRINTS.write(self._name)
@@ -123,6 +134,8 @@ class ExecutorRunner:
         if self._own_process and not self._has_hosts and not isinstance(job, ProgramJob):
             # While it runs, what it prints is written for its front end, in its own cluster.
             PRINTS.begin(partial(self._store.in_memory, f"{job.folder}/{PRINTS_FOLDER}"))
+        if self._shares is not None:
+            self._shares.want(1)
         try:
             return self._result(job, payload)
         except TaskError as error:
@@ -130,6 +143,8 @@ class ExecutorRunner:
             detail = structs.replace(error.detail, printed=PRINTS.take())
             raise TaskFailure(str(error), encode(detail), retryable=retryable) from error
         finally:
+            if self._shares is not None:
+                self._shares.want(0)
             PRINTS.end()
             self._modules.note()
 
@@ -178,6 +193,8 @@ class ExecutorRunner:
         self._tidying.join(_TIDY_S)
         self._calls.close()
         self._runner.close()
+        if self._shares is not None:
+            self._shares.close()
         self._connections.close()
         remove_if_orphaned(self._paths.memory)
         remove_if_orphaned(self._paths.disk)

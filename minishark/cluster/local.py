@@ -157,7 +157,13 @@ class OwnCluster:
             executors=self._options.executors_per_node,
             slots=1,
             runner=RUNNER,
-            runner_config=runner_config(node, self.paths, self._memory, own_process=own_process),
+            runner_config=runner_config(
+                node,
+                self.paths,
+                self._memory,
+                own_process=own_process,
+                sharing_slots=self.most_slots,
+            ),
             limits=node_limits(self._memory),
             orphaned_folders=tuple(folders),
         )

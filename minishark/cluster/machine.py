@@ -55,27 +55,37 @@ def node_memory(limit_bytes: int | None, nodes: int, executors: int) -> NodeMemo
     return NodeMemory(total // nodes, executors)
 
 
-def confine(memory: NodeMemory) -> None:
-    """Let this process have no more memory of its own than its whole node may, from now on.
+class Confinement:
+    """Lets this process have no more memory of its own than all may that share it.
 
     What exceeds that gets a MemoryError, be it user code or DuckDB, before the kernel kills
     processes. Mapped files, so tables and shuffles, do not count.
     """
+
     # Not RLIMIT_AS, which counts mapped files; a control group needs rights that few have, and
-    # kills. Of what is allocated, little may be used: 8 MiB for the stack of each thread.
-    if sys.platform != "linux":
-        return  # it would not be enforced
-    allowed = _allocated_bytes() + memory.limit_bytes + _STACKS_BYTES
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limits = [limit for limit in (allowed, soft, hard) if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
+    # kills. Of what is allocated, little may be used: 8 MiB for the stack of each thread, and what
+    # allocators have given back to the system, but keep their addresses of.
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._found = resource.getrlimit(resource.RLIMIT_DATA)
+        self.fit()
+
+    def fit(self) -> None:
+        """Allow what is left of the limit now; may be called from any thread."""
+        if sys.platform != "linux":
+            return  # it would not be enforced
+        allocated, used = _own_bytes()
+        allowed = allocated + max(0, self._limit_bytes - used) + _STACKS_BYTES
+        limits = [each for each in (allowed, *self._found) if each != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_DATA, (min(limits), self._found[1]))
 
 
-def _allocated_bytes() -> int:
-    """What counts for RLIMIT_DATA, in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    entry = next((line for line in lines if line.startswith("VmData:")), "VmData: 0 kB")
-    return int(entry.split()[1]) << 10
+def _own_bytes() -> tuple[int, int]:
+    """What counts for RLIMIT_DATA, and how much of that is in memory, in bytes."""
+    lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
+    found = {line[0]: int(line[1]) << 10 for line in lines if line[0] in ("VmData:", "RssAnon:")}
+    return found.get("VmData:", 0), found.get("RssAnon:", 0)
 
 
 def memory_of(pids: Iterable[int]) -> dict[int, int]:
@@ -104,10 +114,12 @@ def runner_config(
     memory: NodeMemory,
     *,
     own_process: bool = True,
+    sharing_slots: int | None = None,
     host: str | None = None,
     keys: str | None = None,
 ) -> dict[str, str]:
     # `own_process` tells whether an executor is a process, which may exit to end a blocked task;
+    # `sharing_slots` are those of all nodes that have their memory in common.
     # `host` is the id of the machine, if nodes do not share their folders.
     config = {
         "own_process": "yes" if own_process else None,
@@ -116,6 +128,7 @@ def runner_config(
         "disk": str(paths.disk),
         "memory_limit_bytes": str(memory.limit_bytes),
         "slots": str(memory.slots),
+        "sharing_slots": None if sharing_slots is None else str(sharing_slots),
         "host": host,
         "keys": keys,
     }

@@ -32,6 +32,11 @@ class TableStatistics(msgspec.Struct, frozen=True):
     bytes: int  # the size in memory, in bytes
     columns: tuple[ColumnStatistics, ...]
 
+    @property
+    def is_of_rows_alone(self) -> bool:
+        """Whether nothing is known of the columns."""
+        return all(column == ColumnStatistics() for column in self.columns)
+
 
 PARTITION_SHIFT, FILE_SHIFT = 46, 32  # 17 bits for partitions, 14 for their files
 Pickled: TypeAlias = bytes

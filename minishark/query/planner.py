@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import duckdb
 
-from minishark.compiler.logical.operators import Statement
+from minishark.compiler.logical.operators import Join, JoinKind, Statement
 from minishark.compiler.logical.plan import LogicalPlan, called_functions
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS, UNLIMITED, PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
@@ -303,6 +303,8 @@ class QueryPlanner:
         unknown = any(not p.reads_in_threads for table in read for p in table.partitions)
         if unknown or on_hosts or calls_python:
             options = options.without("one_task", "coalesced_tasks")  # the cost can't be estimated
+        if any(table.statistics.is_of_rows_alone for table in read) and not _has_semi(logical):
+            options = options.without("join_sides")  # DuckDB reads bounds and rows of the files
         if options.reuses and any(len(table.partitions) > 1 for table in read):
             options = options.without("one_task")  # all would be read again if one file changes
         if calls_python:
@@ -388,6 +390,13 @@ def _read_by(bound: BoundStatement, plan: LogicalPlan) -> tuple[str, ...]:
     operator = plan.operator
     whole = operator.tables if isinstance(operator, Statement) else ()
     return (*bound.tables, *plan.tables, *whole)
+
+
+def _has_semi(plan: LogicalPlan) -> bool:
+    """Whether there is a semi or anti join, whose sides DuckDB swaps by guesses of their rows."""
+    kinds = (JoinKind.SEMI, JoinKind.ANTI, JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI)
+    own = isinstance(plan.operator, Join) and plan.operator.kind in kinds
+    return own or any(map(_has_semi, plan.children))
 
 
 def _reading(stages: Iterable[Stage], sources: frozenset[str]) -> dict[int, int]:

@@ -60,6 +60,7 @@ from minishark.sources.files import FileSource, reader_of
 from minishark.sources.filesystems import StoredFile, is_remote, list_files, stat_file
 from minishark.sources.groups import steady_groups
 from minishark.sources.mapped_parquet import MappedParquet
+from minishark.sources.parquet import ParquetPart
 from minishark.sources.parquet_parts import FilePart
 from minishark.sources.registry import SCAN_FUNCTIONS, ScanFunction
 from minishark.sources.storage_options import Storage
@@ -174,7 +175,7 @@ class SourceTable:
                 bytes=sum(split.bytes for split in group),
                 read=SplitRead(columns, tuple(group), pushed).pickled(),
                 reads_in_threads=self.snapshot.statistics is not None
-                and all(isinstance(split, MappedParquet) and split.is_local for split in group),
+                and all(isinstance(s, MappedParquet | ParquetPart) and s.is_local for s in group),
             )
             for i, group in enumerate(_steady(splits, tasks) if steady else grouped(splits, tasks))
         )

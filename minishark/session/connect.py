@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import math
 import numbers
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -308,6 +309,7 @@ def planner_options(
         threads=task_threads or (1 if alone else slots),
         slots=cores,
         task_bytes=cluster.task_bytes,
+        alone_bytes=cluster.task_bytes if cluster.loses_files else math.inf,
         disabled=frozenset(disabled),
         reuses=reuses,
     )

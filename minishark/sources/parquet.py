@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import duckdb
 import pyarrow.parquet as pq
@@ -36,7 +36,7 @@ _METADATA = FilePart(columns=())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetPart(FileSplit):
-    """A Parquet file, or a range of its rows."""
+    """A Parquet file, or a range of its rows; or several files that are read alike."""
 
     file: StoredFile
     options: tuple[tuple[str, str], ...]  # of the reader
@@ -45,16 +45,55 @@ class ParquetPart(FileSplit):
     keys: FolderKeys  # the columns of its folders
     rows: int | None
     bytes: int
-    range: tuple[int, int] | None = None  # the first row, and the one after the last
+    range: Range | None = None  # the first row, and the one after the last
+    file_rows: int = 0  # of which the range is a part
+    more: tuple[StoredFile, ...] = ()  # files that are read with it, each as a whole
+
+    @property
+    def is_local(self) -> bool:
+        """Whether no host has to fetch a file."""
+        return not any(file.is_remote for file in self.files())
 
     def made_of(self) -> tuple[Sequence[StoredFile], object]:
-        return (self.file,), (self.options, self.own, self.fills, self.keys, self.range)
+        return self.files(), (self.options, self.own, self.fills, self.keys, self.range)
 
     def files(self) -> Sequence[StoredFile]:
-        return (self.file,)
+        return (self.file, *self.more)
 
     def parts(self, pushed: Pushed) -> Sequence[FilePart]:
-        return (FilePart(columns=pushed.columns, rows=self.range),)
+        return [FilePart(columns=pushed.columns, rows=self.range)] * len(self.files())
+
+    @classmethod
+    def joined(cls, splits: Sequence[Self]) -> Sequence[Split]:
+        """What is left of a file that was cut is read at once, and so are whole files alike."""
+        merged: list[Self] = []
+        for split in splits:
+            last = merged[-1] if merged else None
+            both = last and (last.with_rows_of(split) or last.with_file_of(split))
+            merged[-1 if both else len(merged) :] = [both or split]
+        return merged
+
+    def with_rows_of(self, other: Self) -> Self | None:
+        """The rows of both, if they follow one another in one file."""
+        if self.file != other.file or self.range is None or other.range is None:
+            return None
+        first, last = self.range[0], other.range[1]
+        if self.range[1] != other.range[0]:
+            return None
+        both = None if (first, last) == (0, self.file_rows) else (first, last)
+        return replace(self, **self._sums(other), range=both)
+
+    def with_file_of(self, other: Self) -> Self | None:
+        """The files of both, if they are whole and nothing tells their rows apart."""
+        alike = (self.options, self.own) == (other.options, other.own)
+        of_one = self.fills or self.keys.columns or self.range or other.range
+        if not alike or of_one or other.fills or other.keys.columns:
+            return None
+        return replace(self, **self._sums(other), more=(*self.more, *other.files()))
+
+    def _sums(self, other: Self) -> dict[str, Any]:
+        rows = None if self.rows is None or other.rows is None else self.rows + other.rows
+        return {"rows": rows, "bytes": self.bytes + other.bytes}
 
     def relation(self, paths: Sequence[str]) -> Relation:
         options = {**dict(self.options), "hive_partitioning": "false"}
@@ -151,7 +190,7 @@ def _cut(part: ParquetPart, rows: int, run: Range, most: int) -> Iterator[Parque
     ends = [first + count * (i + 1) // cuts for i in range(cuts)]
     for begin, end in zip([first, *ends[:-1]], ends, strict=True):
         size = part.bytes * (end - begin) // rows
-        yield replace(part, rows=end - begin, bytes=size, range=(begin, end))
+        yield replace(part, rows=end - begin, bytes=size, range=(begin, end), file_rows=rows)
 
 
 def row_runs(metadata: Any, predicates: Sequence[Predicate]) -> list[Range]:

@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from minishark.model.expressions import quote, quote_text
 from minishark.worker.cores import usable_cores
-from minishark.worker.memory import NodeMemory
+from minishark.worker.memory import LEAST_BYTES, NodeMemory
 from minishark.worker.profiles import profiled
 from minishark.worker.protocol import OutputKind, Profiled, StageTask
+from minishark.worker.shares import Shares
 from minishark.worker.storage import StorageMeter
 
 EXCHANGE_SETTINGS: Mapping[str, str] = {
@@ -48,9 +49,19 @@ class Rows(Protocol):
 class DuckDBSlot:
     """A DuckDB with one thread, unless a task may use more."""
 
-    def __init__(self, memory: NodeMemory, meter: StorageMeter, spill_folder: str) -> None:
-        """A new database, whose share of `memory` depends on what `meter` finds stored."""
+    def __init__(
+        self,
+        memory: NodeMemory,
+        meter: StorageMeter,
+        spill_folder: str,
+        shares: Shares | None = None,
+    ) -> None:
+        """A new database, whose share of `memory` depends on what `meter` finds stored.
+
+        With `shares`, it takes those of idle slots, too.
+        """
         self._memory = memory
+        self._shares = shares
         self._meter = meter
         self.limit_bytes = memory.duckdb_bytes(0)
         self._config = {
@@ -124,6 +135,8 @@ class DuckDBSlot:
         if threads != self.threads:
             self.con.execute(f"SET threads = {threads}")
             self.threads = threads
+        if self._shares is not None:
+            self._shares.want(threads)
         self.fit_memory()
 
     def fit_memory(self) -> None:
@@ -131,7 +144,8 @@ class DuckDBSlot:
 
         Above a lower limit it spills. What it can't spill it keeps until the next call.
         """
-        limit = self._memory.duckdb_bytes(self._meter.used_bytes())
+        shares = 1.0 if self._shares is None else self._shares.taken()
+        limit = max(LEAST_BYTES, self._memory.duckdb_bytes(self._meter.used_bytes(), shares))
         if abs(limit - self.limit_bytes) <= _LIMIT_TOLERANCE * self.limit_bytes:
             return
         with self._fitting, contextlib.suppress(duckdb.OutOfMemoryException):

@@ -25,7 +25,9 @@ PROCESS_BYTES = 112 << 20
 
 STORAGE_SHARE = 0.6
 DUCKDB_SHARE = 0.75
-_DUCKDB_MIN_BYTES = 24 << 20
+LEAST_BYTES = 24 << 20
+"""Of a DuckDB."""
+
 _BUFFER_MIN_BYTES = 1 << 20
 _BUFFER_MAX_BYTES = 64 << 20
 _FRONT_END_SHARE = 0.25
@@ -49,10 +51,14 @@ class NodeMemory:
         """The most that files in shared memory may take, in bytes."""
         return int(self.usable_bytes * STORAGE_SHARE)
 
-    def duckdb_bytes(self, stored_bytes: int) -> int:
-        """The memory limit of each slot's DuckDB while files take `stored_bytes`."""
+    def duckdb_bytes(self, stored_bytes: int, shares: float = 1.0) -> int:
+        """The memory limit of each slot's DuckDB while files take `stored_bytes`.
+
+        With more shares than its own, it has the others as a whole: no other task puts rows out.
+        """
         left = self.usable_bytes - min(stored_bytes, self.storage_bytes)
-        return int(left / max(1, self.slots) * DUCKDB_SHARE)
+        whole = max(0.0, shares - 1) + min(1.0, shares) * DUCKDB_SHARE
+        return int(left / max(1, self.slots) * whole)
 
     @property
     def task_bytes(self) -> int:
@@ -79,12 +85,12 @@ class NodeMemory:
 def least_bytes(slots: int) -> int:
     """The smallest workable memory limit of a node with `slots` slots, in bytes."""
     share = (1 - STORAGE_SHARE) * DUCKDB_SHARE
-    return slots * (PROCESS_BYTES + math.ceil(_DUCKDB_MIN_BYTES / share))
+    return slots * (PROCESS_BYTES + math.ceil(LEAST_BYTES / share))
 
 
 def front_end_bytes(limit_bytes: int) -> int:
     """The memory limit of the session's own DuckDB, beside the nodes, in bytes."""
-    return max(_DUCKDB_MIN_BYTES, int(limit_bytes * _FRONT_END_SHARE))
+    return max(LEAST_BYTES, int(limit_bytes * _FRONT_END_SHARE))
 
 
 def parse_size(value: int | str, option: str = "") -> int:

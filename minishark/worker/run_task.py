@@ -57,6 +57,7 @@ from minishark.worker.protocol import (
 from minishark.worker.reduction import Reduction
 from minishark.worker.scalars import Scalars
 from minishark.worker.scans import Scans, SplitStream
+from minishark.worker.shares import Shares
 from minishark.worker.statistics import partition_statistics, text_sample
 from minishark.worker.store import InputMissingError, Store
 from minishark.worker.streaming import batches_of, even_batches
@@ -87,10 +88,17 @@ warnings.filterwarnings("ignore", "Arrow output on a DB-API result", module=__na
 class TaskRunner:
     """One slot of an executor: runs one task at a time, on a DuckDB of its own."""
 
-    def __init__(self, store: Store, *, memory: NodeMemory, spill_folder: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        memory: NodeMemory,
+        spill_folder: str,
+        shares: Shares | None = None,
+    ) -> None:
         self._store = store
         self._outputs = Outputs(store, memory.buffer_bytes)
-        self._duckdb = DuckDBSlot(memory, store.meter, spill_folder)
+        self._duckdb = DuckDBSlot(memory, store.meter, spill_folder, shares)
         self._spill_folder = Path(spill_folder)
         self._interrupted = threading.Event()  # the task that runs
         self._scanning: Scans | None = None  # what the task reads of sources

@@ -127,11 +127,11 @@ def test_what_pyarrow_reserves_leaves_an_executor_its_memory() -> None:
     """Its pool would reserve a GiB at once, and DuckDB find none of what it may use."""
     program = (
         "import resource\n"
-        "from minishark.cluster.machine import NodeMemory, _allocated_bytes, confine\n"
+        "from minishark.cluster.machine import _own_bytes, Confinement\n"
         "import pyarrow as pa\n"
-        "confine(NodeMemory(1 << 30, 1))\n"
+        "Confinement(1 << 30)\n"
         "rows = pa.array(range(1000))\n"
-        "print(resource.getrlimit(resource.RLIMIT_DATA)[0] - _allocated_bytes())\n"
+        "print(resource.getrlimit(resource.RLIMIT_DATA)[0] - _own_bytes()[0])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -141,3 +141,31 @@ def test_what_pyarrow_reserves_leaves_an_executor_its_memory() -> None:
         check=True,
     )
     assert int(done.stdout) > 1 << 30
+
+
+def test_addresses_of_memory_that_was_given_back_do_not_count() -> None:
+    """Allocators keep them: an executor would find no memory after some large queries."""
+    program = (
+        "import mmap\n"
+        "from minishark.cluster.machine import Confinement\n"
+        "limits = Confinement(64 << 20)\n"
+        "kept = []\n"
+        "for _ in range(20):\n"
+        "    block = mmap.mmap(-1, 48 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
+        "    block.write(bytes(1) * (48 << 20))\n"
+        "    block.madvise(mmap.MADV_DONTNEED)\n"
+        "    kept.append(block)\n"
+        "    limits.fit()\n"
+        "try:\n"
+        "    print([bytearray(b'1') * (48 << 20) for _ in range(20)] and 'none')\n"
+        "except MemoryError:\n"
+        "    print('limited')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=process_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "limited\n"

@@ -287,3 +287,15 @@ def test_a_first_null_remakes_a_miniature(con: duckdb.DuckDBPyConnection) -> Non
     miniatures.update("t", KEY, TableStatistics(11, 1, (some,)))
     miniatures.fill(con)
     assert version < miniatures.version
+
+
+def test_few_rows_more_leave_plans_as_they_are(con: duckdb.DuckDBPyConnection) -> None:
+    miniatures = Miniatures()
+    miniatures.put("t", KEY, TableStatistics(0, 1, (ColumnStatistics(0.0, 0),)))
+    versions = []
+    for rows in (0, 1, 2, 1000, 2048, 2049, 1000):
+        miniatures.update("t", KEY, TableStatistics(rows, 1, (ColumnStatistics(0.0, rows),)))
+        miniatures.fill(con)
+        versions.append(miniatures.version)
+    empty, one, two, thousand, vector, more, fewer = versions
+    assert empty < one == two == thousand == vector < more < fewer

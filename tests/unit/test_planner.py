@@ -150,7 +150,8 @@ def test_one_task_with_all_cores_needs_no_stages(physical: type) -> None:
     groups = "SELECT b, count(*) FROM huge GROUP BY b"
     assert [] == physical(groups, wide).exchanges()
     assert [] != physical(groups, replace(wide, threads=1)).exchanges()
-    assert [] != physical(groups, replace(wide, task_bytes=1000.0)).exchanges()
+    assert [] != physical(groups, replace(wide, alone_bytes=1000.0)).exchanges()
+    assert [] == physical(groups, replace(wide, task_bytes=1000.0)).exchanges()
     assert Replicated() == physical("SELECT max(a), min(b) FROM t", wide).first(Scan).distribution
     assert Spread(8) == physical("SELECT a, b, s FROM huge", wide).first(Scan).distribution
 

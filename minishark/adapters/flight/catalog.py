@@ -6,8 +6,10 @@ The columns of each answer are those of `FlightSql.proto`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 
 from minishark.errors import MinisharkError
@@ -361,13 +363,20 @@ _KEYWORDS = (
 )
 
 
+@cache
+def _keywords() -> list[str]:
+    """DuckDB's reserved words; not asked of a session, as drivers ask whenever they connect."""
+    with duckdb.connect(config={"threads": "1"}) as con:
+        return [word for (word,) in con.execute(_KEYWORDS).fetchall()]
+
+
 def _sql_info(command: Any, session: Session) -> Rows:
     has_transactions = session.has_transactions
     isolation = _REPEATABLE_READ if has_transactions else _NO_TRANSACTIONS
     facts = {**_INFO, 1: session.version}
     facts[8] = int(has_transactions)  # 1: without savepoints
     facts[11] = has_transactions  # bulk ingestion in them
-    facts[508] = [word for (word,) in _rows(session, _KEYWORDS)]
+    facts[508] = _keywords()
     facts[562] = _Long(isolation)  # which JDBC's driver reads as 64 bits
     facts[563] = has_transactions
     facts[564] = 1 << isolation

@@ -242,7 +242,7 @@ class FlightSql(fl.FlightServerBase):
         handle: bytes,
         statement: Statement,
     ) -> fl.RecordBatchStream:
-        """The rows of a statement, which counts as running until the last one is sent."""
+        """The rows of a statement; one with many counts as running until the last one is sent."""
         interruption = statement.interruption
 
         def over() -> None:
@@ -252,11 +252,15 @@ class FlightSql(fl.FlightServerBase):
         self._connections.begin(connection, interruption)
         try:
             with self._calls.waiting(context, interruption), running(interruption):
-                schema, batches = statements.batches_of(statement.answers)
-            rows = _Rows(batches, interruption, over)
+                found = statements.batches_of(statement.answers)
         except BaseException:
             over()
             raise
+        if isinstance(found, pa.Table):
+            over()
+            return fl.RecordBatchStream(found)
+        schema, batches = found
+        rows = _Rows(batches, interruption, over)
         return fl.RecordBatchStream(pa.RecordBatchReader.from_batches(schema, rows))
 
     def _changed(

@@ -38,6 +38,8 @@ _parsing = threading.Lock()
 def parameters_of(sql: str) -> tuple[str, ...]:
     """The names of a statement's parameters, in order; numbers are those of positional ones."""
     global _parser  # noqa: PLW0603 - made at first use, and kept
+    if "?" not in sql and "$" not in sql:
+        return ()
     with _parsing:
         if _parser is None:
             _parser = duckdb.connect(config={"threads": "1"})
@@ -142,13 +144,22 @@ def _count(answer: pa.Table) -> int:
     return rows
 
 
-def batches_of(answers: Sequence[Answer]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """The rows of answers in batches of a size that drivers take; runs the first of them now."""
+def batches_of(answers: Sequence[Answer]) -> pa.Table | tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """The rows of answers in batches of a size that drivers take; runs the first of them now.
+
+    One small batch is given as it is: it is sent without a turn of Python for every message.
+    """
     rows = (batch for answer in answers for batch in answer.to_batches())
     first = next(rows, None)
     if first is None:
-        return answers[0].schema, iter(())
-    return first.schema, _pieces(itertools.chain((first,), rows))
+        return answers[0].schema.empty_table()
+    known = [first]
+    if len(answers) == 1 and first.nbytes <= _MESSAGE_BYTES:
+        second = next(rows, None)
+        if second is None:
+            return pa.Table.from_batches(known)
+        known.append(second)
+    return first.schema, _pieces(itertools.chain(known, rows))
 
 
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

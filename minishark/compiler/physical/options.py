@@ -32,6 +32,9 @@ class PlannerOptions:
     costs: Costs = REFERENCE  # what work costs on the machine
     slots: int = UNLIMITED  # how many tasks run at the same time, each on a core of its own
     task_bytes: float = math.inf  # memory of a task for hash tables and sorts
+    # Beyond which several tasks are better than one that has all threads; infinite where that one
+    # has the memory of all slots, too.
+    alone_bytes: float = math.inf
     disabled: frozenset[str] = frozenset()  # the names of the optimizer rules that are switched off
     everywhere: bool = False  # whether rules apply wherever they can, however small the data
     # Whether outputs are kept for later queries: tasks that read sources are then small, and read

@@ -34,7 +34,8 @@ def choose(place: Place, options: PlannerOptions, _: None) -> PhysicalPlan:
     if threads >= options.slots and _needs_no_stages(whole, options):
         return whole
     distributed = place(whole=False)
-    if held_bytes(whole) > options.task_bytes:
+    memory = options.alone_bytes if threads >= options.slots else options.task_bytes
+    if held_bytes(whole) > memory:
         return distributed  # rather than spill
     one, several = (estimated(plan, options, threads) for plan in (whole, distributed))
     is_better = one.burden_s(options.slots) <= several.burden_s(options.slots)
@@ -44,11 +45,12 @@ def choose(place: Place, options: PlannerOptions, _: None) -> PhysicalPlan:
 def _needs_no_stages(whole: PhysicalPlan, options: PlannerOptions) -> bool:
     """Whether no division into stages is faster than one task with a thread for each slot.
 
-    The same cores do the same work, and nothing is exchanged. Only a large result is written faster
-    by several tasks, and only they have the memory for large hash tables. Then the plan in stages
-    need not even be made, which saves half of the planning time of small queries.
+    The same cores do the same work, and nothing is exchanged. In a session's own cluster it has the
+    memory of all slots, too, and what does not fit DuckDB writes to disk: less than all rows of an
+    exchange. Only a large result is written faster by several tasks. Else the plan in stages need
+    not even be made, which saves half of the planning time of small queries.
     """
-    return held_bytes(whole) <= options.task_bytes and result_values(whole) <= _FEW_VALUES
+    return held_bytes(whole) <= options.alone_bytes and result_values(whole) <= _FEW_VALUES
 
 
 ONE_TASK = Rule(

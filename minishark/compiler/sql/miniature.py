@@ -150,11 +150,14 @@ class Miniatures:
         """Tell of changed rows or columns: a miniature stays that is nearly as it would be now."""
         _, before_columns, present = self._tables[name.lower()]
         few, many = sorted((present.rows, statistics.rows))
+        # Among tables that one vector holds, no plan is better by much; all would be made anew each
+        # time that one of them grows.
+        is_other = many > _CHANGE_MAX * few and (few == 0 or many > _VECTOR_ROWS)
         has_first_nulls = any(
             before.without_nulls and not now.without_nulls
             for before, now in zip(present.columns, statistics.columns, strict=False)
         )
-        if many > _CHANGE_MAX * few or has_first_nulls or before_columns != tuple(columns):
+        if is_other or has_first_nulls or before_columns != tuple(columns):
             self.put(name, columns, statistics)
 
     def remove(self, name: str) -> None:
