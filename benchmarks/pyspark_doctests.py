@@ -144,7 +144,8 @@ def pretend(session: Session, functions: Path) -> dict[str, Any]:
     return {
         **names,
         **given,
-        "Any": Any,  # as their module imports it
+        "Any": Any,  # as their modules import it
+        "StorageLevel": minishark.spark.StorageLevel,
         "spark": session,
         "sc": session,
         "sf": here,

@@ -14,6 +14,7 @@ import contextlib
 import ipaddress
 import itertools
 import logging
+import os
 import select
 import socket
 import ssl
@@ -24,8 +25,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
+from urllib.parse import quote
 
 from minishark.cluster.folders import locked_folder
+from minishark.errors import OptionError
 from minishark.session.page.certificate import Certificate
 
 _LOG = logging.getLogger("minishark.front")
@@ -42,6 +45,7 @@ _TURNS = 16  # of one direction, before the other one has its turn
 _BACKLOG = 128
 # A host that is gone without a word is noticed after a minute.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+_SOCKET_PATH_MAX = 103  # bytes; Linux takes four more
 _PREFACE_BYTES, _FRAME_HEADER_BYTES = 24, 9
 _HEADERS, _END_STREAM = 1, 1
 _BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -217,7 +221,8 @@ class _Passage:
             poll.poll(0 if at_once else None)
 
     def close(self) -> None:
-        """Close both."""
+        """Close both, also for a child process that was forked meanwhile and has them, too."""
+        self.end()
         self.client.close()
         self._server.close()
 
@@ -258,6 +263,7 @@ class Front:
 
         Raises:
             OSError: it can't listen there, or there is no place for temporary files.
+            OptionError: the path of temporary files is too long for sockets.
         """
         self._refusals = refusals
         self._certificate = certificate
@@ -274,9 +280,14 @@ class Front:
             self._listener.settimeout(_LOOK_S)
             self.port: int = self._listener.getsockname()[1]
             folder, _ = locked_folder(Path(tempfile.gettempdir()), undo)
+            self._behind = folder / "grpc.sock"
+            if len(os.fsencode(self._behind)) > _SOCKET_PATH_MAX:
+                raise OptionError(
+                    f"{folder.parent} is too long a path for sockets: set TMPDIR to a shorter one."
+                )
             self._undo = undo.pop_all()
-        self._behind = folder / "grpc.sock"
-        self.location = f"grpc+unix://{self._behind}"
+        # Arrow reads it as an address, and gives it to gRPC, which reads one again.
+        self.location = f"grpc+unix://{quote(quote(str(self._behind)))}"
         self._thread = threading.Thread(target=self._listen, name="minishark-front", daemon=True)
 
     def start(self) -> None:

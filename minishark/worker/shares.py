@@ -46,14 +46,15 @@ class Shares:
 
         Without a task 1, or 0 while the task of another slot can use what this one leaves.
         """
-        if self.wanted == 1:
+        wanted = self.wanted  # a task may begin or end meanwhile, in another thread
+        if wanted == 1:
             return 1.0
         others = [*self._others()]
-        spare = self._slots - len(others) - (self.wanted > 0)
-        more = sum(wanted - 1 for wanted in others)
-        if not self.wanted:
+        spare = self._slots - len(others) - (wanted > 0)
+        more = sum(other - 1 for other in others)
+        if not wanted:
             return 0.0 if more else 1.0
-        own = self.wanted - 1
+        own = wanted - 1
         return 1.0 + min(own, max(0, spare) * own / (own + more))
 
     def _others(self) -> Iterator[int]:

@@ -84,6 +84,8 @@ class Disks:
     def __init__(self, world: World) -> None:
         self.world = world
         self.by_name: dict[str, Disk] = {}
+        # Called with the disk and the name of each file that a task has read.
+        self.on_read: list[Callable[[Disk, str], None]] = []
         self.shared = SharedFiles()
 
     def reachable(self, reader: str, name: str) -> Disk | None:
@@ -144,6 +146,8 @@ class SimulatedStore(Store):
         for node in near_first:
             disk = self._disks.reachable(self._endpoint, node)
             if disk is not None and (file := disk.files.get(item.file)) is not None:
+                for told in (*self._disks.on_read,):
+                    told(disk, item.file)
                 return file.read(item)
         return None
 

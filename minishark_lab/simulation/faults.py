@@ -8,7 +8,7 @@ from random import Random
 
 from machine_kit.addresses import endpoint_of
 from minishark.cluster.outputs import FOLDER
-from minishark_lab.simulation.disks import File
+from minishark_lab.simulation.disks import Disk, File
 from minishark_lab.simulation.hosts import Hosts
 from minishark_lab.simulation.script import Fault
 from minishark_lab.simulator.world import World
@@ -17,6 +17,8 @@ from sparrow_core.protocol.ids import NodeName
 _NODES_MAX = 7
 _LOOK_S = 0.001
 _EVICT_S = 0.05
+_LOST_WHEN_READ_MAX = 8  # files by one fault; a query has as many tries again, and more
+_LOST_WHEN_READ = 0.5  # the chance that an output is lost when a task reads it
 _LOST_AT_ONCE = 0.15  # the chance that an output is lost at one of these moments
 
 
@@ -158,20 +160,26 @@ class Faults:
                 self._lose(files, [*files][target % len(files)])
 
     def _lose(self, files: dict[str, File], name: str) -> None:
-        self.lost.add(name)
-        self.destroyed.add(name)
-        del files[name]
+        if files.pop(name, None) is not None:
+            self.lost.add(name)
+            self.destroyed.add(name)
 
     def _lost_output(self, target: int, until_s: float) -> None:
-        """At some moment at which a query has outputs, one of them vanishes."""
+        """At some moment at which a query has outputs, one of them vanishes.
+
+        Or when a task has just read it, which others still have to read.
+        """
         chance = Random(target)
+        if target % 2:
+            self._lost_when_read(chance, until_s)
+            return
 
         def look() -> None:
             outputs = [
                 (service.disk.files, name)
                 for service in self.hosts.services.values()
                 for name in service.disk.files
-                if "/queries/" in name or f"{FOLDER}/" in name
+                if _is_output(name)
             ]
             if outputs and chance.random() < _LOST_AT_ONCE:
                 self._lose(*chance.choice(outputs))
@@ -179,6 +187,18 @@ class Faults:
                 self.world.call(self.world.now + _LOOK_S, look)
 
         look()
+
+    def _lost_when_read(self, chance: Random, until_s: float) -> None:
+        watchers, lost = self.hosts.disks.on_read, set[str]()
+
+        def look(disk: Disk, name: str) -> None:
+            if self.world.now > until_s or len(lost) == _LOST_WHEN_READ_MAX:
+                watchers.remove(look)
+            elif _is_output(name) and chance.random() < _LOST_WHEN_READ:
+                lost.add(name)
+                self.world.call(self.world.now, lambda: self._lose(disk.files, name))
+
+        watchers.append(look)
 
     def _drain(self, target: int, until_s: float) -> None:
         staying = [name for name, each in self.hosts.services.items() if not each.is_draining]
@@ -204,3 +224,8 @@ class Faults:
         for at in self.hosts.schedulers:
             if at not in self.world.machines:
                 self.hosts.start_scheduler(at)
+
+
+def _is_output(name: str) -> bool:
+    """Whether a file is what a task of a query has put out."""
+    return "/queries/" in name or f"{FOLDER}/" in name

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
 import ssl
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pyarrow.flight as fl
 import pytest
 
@@ -171,6 +174,50 @@ def test_frames_wherever_bytes_are_cut(seed: int) -> None:
         found += reader.feed(data[place : place + size])
         place += size
     assert [frame[:3] for frame in frames] == found
+
+
+# Sockets
+
+
+def test_a_connection_ends_for_who_has_its_socket_too(served: Served) -> None:
+    """What a child process inherited in a fork does not keep a client waiting."""
+    with socket.create_connection(("127.0.0.1", served.port)) as client:
+        client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+        assert client.recv(1)  # of what gRPC says first
+        inherited = [
+            os.dup(tcp.fd)
+            for tcp in psutil.Process().net_connections("tcp")
+            if tcp.raddr == client.getsockname()
+        ]
+        try:
+            assert inherited
+            client.sendall(b"\xff" * 50)  # no frame of HTTP/2, after which gRPC ends
+            _eventually(lambda: _is_over(client))
+        finally:
+            for fileno in inherited:
+                os.close(fileno)
+
+
+def test_odd_folders(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Temporary files may be where no address could be; a path that is too long is told."""
+    odd = tmp_path / "a b%20#?ä"
+    odd.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(odd))
+    with session.serve(port=0, token=_TOKEN) as served:
+        assert _is_answered(served)
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with pytest.raises(OptionError, match="set TMPDIR to a shorter one"):
+        session.serve(port=0, token=_TOKEN)
+    assert [] == [*odd.iterdir(), *long.iterdir()]
+
+
+@pytest.mark.parametrize("port", [-1, 65_536, 70_000])
+def test_no_such_port(session: Session, port: int) -> None:
+    """A port that there is not is refused, not taken for another."""
+    with pytest.raises(OptionError, match="port must be between"):
+        session.serve(port=port, token=_TOKEN)
 
 
 # Certificates

@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,6 +42,21 @@ def test_shares_are_as_many_as_slots_at_most(wanted: list[int]) -> None:
             slot.close()
     assert sum(taken) <= len(wanted) + 1e-9
     assert all(1 <= got <= most for got, most in zip(taken, wanted, strict=True) if most)
+
+
+def test_a_task_may_begin_or_end_while_shares_are_counted(tmp_path: Path) -> None:
+    """Another thread counts them from time to time."""
+    for first, then in (0, 1), (2, 0):
+        slot = Shares(tmp_path / "shares", f"{first}", 2)
+        slot.want(first)
+
+        def changing(slot: Shares = slot, then: int = then) -> Iterator[int]:
+            slot.want(then)
+            return iter(())
+
+        with patch.object(slot, "_others", changing):
+            assert slot.taken() == (2.0 if first else 1.0)
+        slot.close()
 
 
 def test_dead_processes_want_nothing(tmp_path: Path) -> None:
