@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -131,6 +132,17 @@ def test_many_tries_of_a_connection(served: Served) -> None:
         assert _guessed(lambda: list(client.list_actions())) <= 16
 
 
+def test_many_calls_at_once_of_who_is_known(served: Served) -> None:
+    """Those of one connection wait for the answers to the first of them, and are all answered."""
+    with (
+        fl.connect(served.address, generic_options=_POOL) as client,
+        ThreadPoolExecutor(100) as pool,
+    ):
+        options = fl.FlightCallOptions(headers=[(b"authorization", f"Bearer {_TOKEN}".encode())])
+        answers = pool.map(lambda _: len(list(client.list_actions(options))), range(100))
+        assert all(answers)
+
+
 def test_refusals_fade_and_are_bounded() -> None:
     """Each address is counted for itself, networks of IPv6 as one; few are remembered."""
     refusals = Refusals(6)
@@ -171,7 +183,7 @@ def test_frames_wherever_bytes_are_cut(seed: int) -> None:
     reader, found, place = Frames(24), [], 0
     while place < len(data):
         size = noise.choice((1, 2, 8, 9, 10, 1000))
-        found += reader.feed(data[place : place + size])
+        found += [frame[:3] for frame in reader.feed(data[place : place + size])]
         place += size
     assert [frame[:3] for frame in frames] == found
 
