@@ -357,6 +357,7 @@ class Front:
         if self._refusals.are_too_many(address, time.monotonic()):
             client.close()
             return
+        self._make_room()
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -367,11 +368,10 @@ class Front:
                 client = self._certificate.context().wrap_socket(
                     client, server_side=True, do_handshake_on_connect=False
                 )
-        except OSError:  # it is gone already
+            passage = _Passage(client, address, self._refusals)
+        except OSError:  # it is gone already, or too many files are open
             client.close()
             return
-        self._make_room()
-        passage = _Passage(client, address, self._refusals)
         with self._changed:
             name = str(next(self._names))
             self._passages[name] = passage
