@@ -61,6 +61,8 @@ class Server:
             DataError: the certificate can't be read.
         """
         access, limits = access or Access(), limits or Limits()
+        if not 0 <= port <= 65_535:  # which some resolvers of names take for others
+            raise OptionError("The port must be between 0 and 65535.")
         check_exposure(host, access, has_tls=certificate is not None)
         tls = None if certificate is None else Certificate(certificate, protocols=["h2"])
         access.issued_s = max(access.issued_s, limits.idle_s)
@@ -77,7 +79,7 @@ class Server:
                 self._front = Front(host, port, Refusals(limits.refused), tls)
             place = f"{scheme}://{named}:{port}" if self._front is None else self._front.location
             self._flight = FlightSql(place, access, self.connections, self._calls, self._front)
-        except (pa.ArrowException, OSError, OverflowError) as error:
+        except (pa.ArrowException, OSError) as error:
             if self._front is not None:
                 self._front.stop()
             raise OptionError(
