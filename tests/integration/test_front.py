@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import resource
 import socket
 import ssl
 import subprocess
@@ -19,6 +20,7 @@ import pyarrow.flight as fl
 import pytest
 
 import minishark
+from minishark.adapters.flight.access import Access
 from minishark.adapters.flight.client import RemoteSession
 from minishark.errors import ClusterError, DataError, OptionError
 from minishark.session import front
@@ -223,6 +225,42 @@ def test_odd_folders(session: Session, tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(OptionError, match="set TMPDIR to a shorter one"):
         session.serve(port=0, token=_TOKEN)
     assert [] == [*odd.iterdir(), *long.iterdir()]
+
+
+@contextlib.contextmanager
+def _file_descriptors(count: int) -> Iterator[None]:
+    """A block in which so many more may be opened."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + count, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_too_many_open_files(served: Served) -> None:
+    """A client for whom one file descriptor is missing is not served; the next one is."""
+    with socket.socket() as client:
+        with _file_descriptors(1):
+            client.connect(("127.0.0.1", served.port))
+            _eventually(lambda: _is_over(client))
+        assert _is_answered(served)
+
+
+def test_a_file_that_could_not_be_read_for_a_moment(tmp_path: Path) -> None:
+    """It is read as soon as it can be, although it has not changed since."""
+    file = tmp_path / "tokens"
+    file.write_text("another-token-that-nobody-guesses\n")
+    access = Access(token=file)
+    with file.open("w") as written, _file_descriptors(0):
+        written.write(_TOKEN)
+        written.flush()
+        assert access.identify({"authorization": ["Bearer another-token-that-nobody-guesses"]})
+    with pytest.raises(fl.FlightUnauthenticatedError):
+        access.identify({"authorization": ["Bearer another-token-that-nobody-guesses"]})
+    assert access.identify({"authorization": [f"Bearer {_TOKEN}"]})
 
 
 @pytest.mark.parametrize("port", [-1, 65_536, 70_000])
