@@ -111,6 +111,7 @@ setup(
         "sparrow_core": ["py.typed"],
         "canary_core": ["py.typed"],
         "machine_kit": ["py.typed"],
+        "minishark_lab.clickbench": ["*.sql"],
         "minishark_lab.models": ["*.c"],
         "minishark_lab.sparrow": ["*.json"],
         "minishark._resources.queries": ["*.sql"],

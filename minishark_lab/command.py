@@ -26,6 +26,7 @@ Examples:
   minishark bench placement --quick           live, on this machine: is late binding faster?
   minishark bench placement --queries my.sql --data tables   your queries, your Parquet files
   minishark bench emulated-tpch               a hundred nodes on this machine; tasks sleep
+  minishark bench clickbench                  43 queries over one wide table, beside DuckDB
   minishark bench canary                      iterative programs beside NumPy and installed peers
   minishark bench chaos --set faults=50       kill processes while queries run, check answers
   minishark bench all --quick                 smoke test of all, in a minute

@@ -21,6 +21,7 @@ from minishark_lab.canary import experiment as canary
 from minishark_lab.canary import overhead as canary_overhead
 from minishark_lab.canary import simulated as canary_simulated
 from minishark_lab.chaos import experiment as chaos
+from minishark_lab.clickbench import experiment as clickbench
 from minishark_lab.cluster import live, load, scale
 from minishark_lab.harness.charts import require_matplotlib
 from minishark_lab.harness.experiment import AnyExperiment
@@ -51,7 +52,7 @@ def _named(modules: tuple[ModuleType, ...]) -> dict[str, AnyExperiment]:
 SPARROW = _named((on_paper, placements, policies, beyond, past, replay, emulated, scale_out))
 """Those that need no SQL."""
 EXPERIMENTS = SPARROW | _named(
-    (live, chaos, simulation, load, scale, canary, canary_overhead, canary_simulated)
+    (live, chaos, simulation, load, scale, clickbench, canary, canary_overhead, canary_simulated)
 )
 
 

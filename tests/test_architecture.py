@@ -89,6 +89,7 @@ LAB_LAYERS = (
     "sparrow",
     "canary",
     "chaos",
+    "clickbench",
     "cluster",
     "simulation",
     "registry",

@@ -78,6 +78,7 @@ def test_the_wheel_carries_every_module_query_and_sample(wheel: Path) -> None:
         f"minishark/_resources/sample/{file.name}" for file in ROOT.glob("data/sample/*.parquet")
     ]
     assert 8 == len(samples)
+    queries += [str(file.relative_to(ROOT)) for file in ROOT.glob("minishark_lab/*/*.sql")]
     assert [] == [name for name in (*modules, *queries, *samples) if name not in names]
     assert {"minishark/py.typed"} <= names
     assert [] == [name for name in names if name.startswith(("tests", "queries", "data", "bench"))]

@@ -72,11 +72,11 @@ class Confinement:
         self.fit()
 
     def fit(self) -> None:
-        """Allow what is left of the limit now; may be called from any thread."""
+        """Allow what is left of the limit now, if anything; may be called from any thread."""
         if sys.platform != "linux":
             return  # it would not be enforced
         allocated, used = _own_bytes()
-        allowed = allocated + max(0, self._limit_bytes - used) + _STACKS_BYTES
+        allowed = allocated - used + self._limit_bytes + _STACKS_BYTES
         limits = [each for each in (allowed, *self._found) if each != resource.RLIM_INFINITY]
         resource.setrlimit(resource.RLIMIT_DATA, (min(limits), self._found[1]))
 

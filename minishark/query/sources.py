@@ -65,7 +65,7 @@ from minishark.sources.parquet_parts import FilePart
 from minishark.sources.registry import SCAN_FUNCTIONS, ScanFunction
 from minishark.sources.storage_options import Storage
 from minishark.worker.host_files import HostFiles
-from minishark.worker.scans import Scans, SplitRead
+from minishark.worker.scans import Scans, SplitRead, joined
 
 _FILES_MAX = 64
 _TEXTS_MAX = 64
@@ -73,6 +73,7 @@ _CALLS_MAX = 256
 """How many calls of functions, and as many of readers, are known whose tables nobody holds."""
 _READ_BYTES_MAX = 256 << 20
 """The bytes of splits that one task reads, about, where there are many splits."""
+_SCANS_MAX = 100  # of files in one task that has several threads
 _STEADY_GROUPS = 64
 _STEADY_BYTES_MIN = 4 << 20  # less is not worth a task, even if others need not run again
 _ROWS_UNKNOWN = 1_000_000
@@ -166,6 +167,7 @@ class SourceTable:
             predicates=pushed.predicates,
             limit=pushed.limit,
         )
+        in_threads = self.snapshot.statistics is not None and _are_few_scans(splits)
         partitions = tuple(
             Partition(
                 index=i,
@@ -174,7 +176,7 @@ class SourceTable:
                 rows=sum(map(self._rows, group)),
                 bytes=sum(split.bytes for split in group),
                 read=SplitRead(columns, tuple(group), pushed).pickled(),
-                reads_in_threads=self.snapshot.statistics is not None
+                reads_in_threads=in_threads
                 and all(isinstance(s, MappedParquet | ParquetPart) and s.is_local for s in group),
             )
             for i, group in enumerate(_steady(splits, tasks) if steady else grouped(splits, tasks))
@@ -202,6 +204,11 @@ class SourceTable:
             return split.rows
         statistics = self.statistics
         return int(split.bytes * statistics.rows / max(1, statistics.bytes)) or 1
+
+
+def _are_few_scans(splits: Sequence[Split]) -> bool:
+    """Whether a task that reads all begins soon: DuckDB plans many scans with one thread."""
+    return len(splits) <= _SCANS_MAX or len([*joined(splits)]) <= _SCANS_MAX
 
 
 def grouped(splits: Sequence[Split], tasks: int) -> list[list[Split]]:

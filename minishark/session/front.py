@@ -14,6 +14,7 @@ import contextlib
 import ipaddress
 import itertools
 import logging
+import os
 import select
 import socket
 import ssl
@@ -21,11 +22,13 @@ import tempfile
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
+from urllib.parse import quote
 
 from minishark.cluster.folders import locked_folder
+from minishark.errors import OptionError
 from minishark.session.page.certificate import Certificate
 
 _LOG = logging.getLogger("minishark.front")
@@ -42,11 +45,14 @@ _TURNS = 16  # of one direction, before the other one has its turn
 _BACKLOG = 128
 # A host that is gone without a word is noticed after a minute.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+_SOCKET_PATH_MAX = 103  # bytes; Linux takes four more
 _PREFACE_BYTES, _FRAME_HEADER_BYTES = 24, 9
 _HEADERS, _END_STREAM = 1, 1
 _BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-_AT_ONCE = -1  # where file descriptors stand
-_Look: TypeAlias = Callable[[memoryview], bool]
+_PAUSE_MS = -1  # where file descriptors stand
+_HELD_MS = 100  # between two looks whether what is held back may go on
+_OVER = -1
+_Look: TypeAlias = Callable[[memoryview], int]
 
 
 class Refusals:
@@ -106,9 +112,11 @@ class Frames:
         self._skipped = preface_bytes
         self._header = bytearray()
 
-    def feed(self, data: memoryview) -> list[tuple[int, int, int]]:
-        """The type, flags and stream of the frames that begin in the next bytes."""
-        found: list[tuple[int, int, int]] = []
+    def feed(self, data: memoryview) -> Iterator[tuple[int, int, int, int]]:
+        """The type, flags and stream of the frames that begin in the next bytes.
+
+        And where their headers end: who stops there goes on with the bytes from there.
+        """
         place = 0
         while True:
             passed = min(self._skipped, len(data) - place)
@@ -118,10 +126,10 @@ class Frames:
             self._header += data[place : place + missing]
             place = min(len(data), place + missing)
             if len(self._header) < _FRAME_HEADER_BYTES:
-                return found
+                return
             header, self._header = bytes(self._header), bytearray()
             self._skipped = int.from_bytes(header[:3])
-            found.append((header[3], header[4], int.from_bytes(header[5:]) & 0x7FFFFFFF))
+            yield header[3], header[4], int.from_bytes(header[5:]) & 0x7FFFFFFF, place
 
 
 class _Way:
@@ -132,29 +140,39 @@ class _Way:
         self._sink = sink
         self._look = look
         self._buffer = bytearray(_FIRST_BUFFER_BYTES)
+        self._held = memoryview(b"")  # of what was read, until it may go on
         self._left = memoryview(b"")
 
     def pass_on(self, awaited: dict[int, int]) -> bool:
         """Pass on what has come; False at the end. `awaited` is told what to wait for."""
         for _ in range(_TURNS):
-            if not self._left:
+            if not self._left and not self._held:
                 try:
                     count = self._source.recv_into(self._buffer)
                 except _BLOCKED as error:
                     awaited[self._source.fileno()] |= _direction(error, select.POLLIN)
                     return True
-                self._left = memoryview(self._buffer)[:count]
-                if not count or not self._look(self._left):
+                if not count:
                     return False
+                self._held = memoryview(self._buffer)[:count]
                 if count == len(self._buffer) < _BUFFER_BYTES:  # there is much to come
                     self._buffer = bytearray(_BUFFER_BYTES)
+            if not self._left:
+                passed = self._look(self._held)
+                if passed == _OVER:
+                    return False
+                if not passed:
+                    if awaited[_PAUSE_MS]:
+                        awaited[_PAUSE_MS] = _HELD_MS
+                    return True
+                self._left, self._held = self._held[:passed], self._held[passed:]
             try:
                 sent = self._sink.send(self._left)
             except _BLOCKED as error:
                 awaited[self._sink.fileno()] |= _direction(error, select.POLLOUT)
                 return True
             self._left = self._left[sent:]
-        awaited[_AT_ONCE] = 1  # there may be more, in TLS also such that no poll tells of
+        awaited[_PAUSE_MS] = 0  # there may be more, in TLS also such that no poll tells of
         return True
 
 
@@ -205,42 +223,48 @@ class _Passage:
         server.settimeout(0)
         ways = _Way(self.client, server, self._asks), _Way(server, self.client, self._answers)
         while True:
-            awaited = {self.client.fileno(): 0, server.fileno(): 0, _AT_ONCE: 0}
+            awaited = {self.client.fileno(): 0, server.fileno(): 0, _PAUSE_MS: -1}
             for way in ways:
                 if not way.pass_on(awaited):
                     return
-            at_once = awaited.pop(_AT_ONCE)
+            pause_ms = awaited.pop(_PAUSE_MS)
             poll = select.poll()
             for fileno, events in awaited.items():
                 if events:
                     poll.register(fileno, events)
-            poll.poll(0 if at_once else None)
+            poll.poll(pause_ms)
 
     def close(self) -> None:
-        """Close both."""
+        """Close both, also for a child process that was forked meanwhile and has them, too."""
+        self.end()
         self.client.close()
         self._server.close()
 
-    def _asks(self, data: memoryview) -> bool:
-        """Whether the client may send this."""
+    def _asks(self, data: memoryview) -> int:
+        """How much of this the client may send now."""
         if self.is_known:
-            return True
+            return len(data)
+        if self._calls > _STRANGER_CALLS:  # which wait for the answers to those before
+            return _OVER if len(self._streams) >= _STRANGER_CALLS else 0
+        for kind, _, _, place in self._asked.feed(data):
+            self._calls += kind == _HEADERS
+            if self._calls > _STRANGER_CALLS:
+                return place
         self._bytes += len(data)
-        self._calls += sum(kind == _HEADERS for kind, _, _ in self._asked.feed(data))
-        return self._bytes <= STRANGER_BYTES and self._calls <= _STRANGER_CALLS
+        return len(data) if self._bytes <= STRANGER_BYTES else _OVER
 
-    def _answers(self, data: memoryview) -> bool:
-        """Whether the client may go on, after what it is answered."""
+    def _answers(self, data: memoryview) -> int:
+        """How much of this the client may be answered now: all of it."""
         if self.is_known:
-            return True
+            return len(data)
         now = time.monotonic()
-        for kind, flags, stream in self._answered.feed(data):
+        for kind, flags, stream, _ in self._answered.feed(data):
             if kind != _HEADERS:
                 continue
             if flags & _END_STREAM and stream not in self._streams:  # nothing but an error
                 self._refusals.add(self._address, now)
             self._streams.add(stream)
-        return True
+        return len(data)
 
 
 class Front:
@@ -258,6 +282,7 @@ class Front:
 
         Raises:
             OSError: it can't listen there, or there is no place for temporary files.
+            OptionError: the path of temporary files is too long for sockets.
         """
         self._refusals = refusals
         self._certificate = certificate
@@ -266,17 +291,18 @@ class Front:
         self._changed = threading.Condition()  # guards the two above; strangers have become fewer
         self._is_stopped = False
         with contextlib.ExitStack() as undo:
-            family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            is_any = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
-            self._listener = undo.enter_context(
-                socket.create_server(place, family=family, backlog=_BACKLOG, dualstack_ipv6=is_any)
-            )
+            self._listener = undo.enter_context(listening(host, port))
             self._listener.settimeout(_LOOK_S)
             self.port: int = self._listener.getsockname()[1]
             folder, _ = locked_folder(Path(tempfile.gettempdir()), undo)
+            self._behind = folder / "grpc.sock"
+            if len(os.fsencode(self._behind)) > _SOCKET_PATH_MAX:
+                raise OptionError(
+                    f"{folder.parent} is too long a path for sockets: set TMPDIR to a shorter one."
+                )
             self._undo = undo.pop_all()
-        self._behind = folder / "grpc.sock"
-        self.location = f"grpc+unix://{self._behind}"
+        # Arrow reads it as an address, and gives it to gRPC, which reads one again.
+        self.location = f"grpc+unix://{quote(quote(str(self._behind)))}"
         self._thread = threading.Thread(target=self._listen, name="minishark-front", daemon=True)
 
     def start(self) -> None:
@@ -327,6 +353,7 @@ class Front:
         if self._refusals.are_too_many(address, time.monotonic()):
             client.close()
             return
+        self._make_room()
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -337,11 +364,10 @@ class Front:
                 client = self._certificate.context().wrap_socket(
                     client, server_side=True, do_handshake_on_connect=False
                 )
-        except OSError:  # it is gone already
+            passage = _Passage(client, address, self._refusals)
+        except OSError:  # it is gone already, or too many files are open
             client.close()
             return
-        self._make_room()
-        passage = _Passage(client, address, self._refusals)
         with self._changed:
             name = str(next(self._names))
             self._passages[name] = passage
@@ -383,6 +409,17 @@ class Front:
             for passage in self._strangers():
                 if passage.began_s < before_s:
                     passage.end()
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there.
+
+    Raises:
+        OSError: it can't.
+    """
+    family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    is_any = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server(place, family=family, backlog=_BACKLOG, dualstack_ipv6=is_any)
 
 
 def name_of(peer: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any, Self
 
 import duckdb
@@ -48,6 +49,7 @@ class ParquetPart(FileSplit):
     range: Range | None = None  # the first row, and the one after the last
     file_rows: int = 0  # of which the range is a part
     more: tuple[StoredFile, ...] = ()  # files that are read with it, each as a whole
+    is_typical: bool = False  # whether the types of its columns are those that all are read with
 
     @property
     def is_local(self) -> bool:
@@ -68,10 +70,11 @@ class ParquetPart(FileSplit):
         """What is left of a file that was cut is read at once, and so are whole files alike."""
         merged: list[Self] = []
         for split in splits:
-            last = merged[-1] if merged else None
-            both = last and (last.with_rows_of(split) or last.with_file_of(split))
+            both = merged and merged[-1].with_rows_of(split)
             merged[-1 if both else len(merged) :] = [both or split]
-        return merged
+        first, *others = merged
+        alike = [*takewhile(first.is_read_like, others)]
+        return [first.with_files_of(alike), *others[len(alike) :]]
 
     def with_rows_of(self, other: Self) -> Self | None:
         """The rows of both, if they follow one another in one file."""
@@ -83,17 +86,22 @@ class ParquetPart(FileSplit):
         both = None if (first, last) == (0, self.file_rows) else (first, last)
         return replace(self, **self._sums(other), range=both)
 
-    def with_file_of(self, other: Self) -> Self | None:
-        """The files of both, if they are whole and nothing tells their rows apart."""
-        alike = (self.options, self.own) == (other.options, other.own)
+    def is_read_like(self, other: Self) -> bool:
+        """Whether DuckDB may read both files at once, whole and with the types of the first."""
         of_one = self.fills or self.keys.columns or self.range or other.range
-        if not alike or of_one or other.fills or other.keys.columns:
-            return None
-        return replace(self, **self._sums(other), more=(*self.more, *other.files()))
+        alike = (self.options, self.own) == (other.options, other.own)
+        return self.is_typical and alike and not (of_one or other.fills or other.keys.columns)
 
-    def _sums(self, other: Self) -> dict[str, Any]:
-        rows = None if self.rows is None or other.rows is None else self.rows + other.rows
-        return {"rows": rows, "bytes": self.bytes + other.bytes}
+    def with_files_of(self, others: Sequence[Self]) -> Self:
+        """All these files, which are read like this one."""
+        more = tuple(file for other in others for file in other.files())
+        return replace(self, **self._sums(*others), more=(*self.more, *more))
+
+    def _sums(self, *others: Self) -> dict[str, Any]:
+        rows = [each.rows for each in (self, *others) if each.rows is not None]
+        is_known = len(rows) == len(others) + 1
+        size = sum(each.bytes for each in (self, *others))
+        return {"rows": sum(rows) if is_known else None, "bytes": size}
 
     def relation(self, paths: Sequence[str]) -> Relation:
         options = {**dict(self.options), "hive_partitioning": "false"}
@@ -174,6 +182,7 @@ class ParquetFormat(FileFormat):
                 keys=needed.keys.of(index),
                 rows=rows,
                 bytes=found.files[index].bytes,
+                is_typical=index == 0,  # as `find` has it
             )
             for run in ranges:
                 splits += _cut(part, rows, run, most)

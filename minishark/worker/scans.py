@@ -140,7 +140,7 @@ class Scans:
     def _relation(self, name: str, reads: Sequence[SplitRead]) -> str:
         parts = []
         for (schema, pushed), some in groupby(reads, lambda read: (read.schema, read.pushed)):
-            splits = _joined([split for read in some for split in read.splits])
+            splits = joined([split for read in some for split in read.splits])
             parts += [_typed(schema, self._part(name, split, pushed)) for split in splits]
         return f"({' UNION ALL '.join(parts or [_nothing(reads[0].schema)])})"
 
@@ -168,7 +168,7 @@ def unpickled_read(pickled: bytes) -> SplitRead:
     return read
 
 
-def _joined(splits: Sequence[Split]) -> Iterator[Split]:
+def joined(splits: Sequence[Split]) -> Iterator[Split]:
     """Consecutive splits of one kind as they are read fastest."""
     for _, some in groupby(splits, type):
         alike = [*some]

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import resource
 import socket
 import ssl
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pyarrow.flight as fl
 import pytest
 
 import minishark
+from minishark.adapters.flight.access import Access
 from minishark.adapters.flight.client import RemoteSession
 from minishark.errors import ClusterError, DataError, OptionError
 from minishark.session import front
@@ -128,6 +134,17 @@ def test_many_tries_of_a_connection(served: Served) -> None:
         assert _guessed(lambda: list(client.list_actions())) <= 16
 
 
+def test_many_calls_at_once_of_who_is_known(served: Served) -> None:
+    """Those of one connection wait for the answers to the first of them, and are all answered."""
+    with (
+        fl.connect(served.address, generic_options=_POOL) as client,
+        ThreadPoolExecutor(100) as pool,
+    ):
+        options = fl.FlightCallOptions(headers=[(b"authorization", f"Bearer {_TOKEN}".encode())])
+        answers = pool.map(lambda _: len(list(client.list_actions(options))), range(100))
+        assert all(answers)
+
+
 def test_refusals_fade_and_are_bounded() -> None:
     """Each address is counted for itself, networks of IPv6 as one; few are remembered."""
     refusals = Refusals(6)
@@ -168,9 +185,89 @@ def test_frames_wherever_bytes_are_cut(seed: int) -> None:
     reader, found, place = Frames(24), [], 0
     while place < len(data):
         size = noise.choice((1, 2, 8, 9, 10, 1000))
-        found += reader.feed(data[place : place + size])
+        found += [frame[:3] for frame in reader.feed(data[place : place + size])]
         place += size
     assert [frame[:3] for frame in frames] == found
+
+
+# Sockets
+
+
+def test_a_connection_ends_for_who_has_its_socket_too(served: Served) -> None:
+    """What a child process inherited in a fork does not keep a client waiting."""
+    with socket.create_connection(("127.0.0.1", served.port)) as client:
+        client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+        assert client.recv(1)  # of what gRPC says first
+        inherited = [
+            os.dup(tcp.fd)
+            for tcp in psutil.Process().net_connections("tcp")
+            if tcp.raddr == client.getsockname()
+        ]
+        try:
+            assert inherited
+            client.sendall(b"\xff" * 50)  # no frame of HTTP/2, after which gRPC ends
+            _eventually(lambda: _is_over(client))
+        finally:
+            for fileno in inherited:
+                os.close(fileno)
+
+
+def test_odd_folders(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Temporary files may be where no address could be; a path that is too long is told."""
+    odd = tmp_path / "a b%20#?ä"
+    odd.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(odd))
+    with session.serve(port=0, token=_TOKEN) as served:
+        assert _is_answered(served)
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with pytest.raises(OptionError, match="set TMPDIR to a shorter one"):
+        session.serve(port=0, token=_TOKEN)
+    assert [] == [*odd.iterdir(), *long.iterdir()]
+
+
+@contextlib.contextmanager
+def _file_descriptors(count: int) -> Iterator[None]:
+    """A block in which so many more may be opened."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + count, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_too_many_open_files(served: Served) -> None:
+    """A client for whom one file descriptor is missing is not served; the next one is."""
+    with socket.socket() as client:
+        with _file_descriptors(1):
+            client.connect(("127.0.0.1", served.port))
+            _eventually(lambda: _is_over(client))
+        assert _is_answered(served)
+
+
+def test_a_file_that_could_not_be_read_for_a_moment(tmp_path: Path) -> None:
+    """It is read as soon as it can be, although it has not changed since."""
+    file = tmp_path / "tokens"
+    file.write_text("another-token-that-nobody-guesses\n")
+    access = Access(token=file)
+    with file.open("w") as written, _file_descriptors(0):
+        written.write(_TOKEN)
+        written.flush()
+        assert access.identify({"authorization": ["Bearer another-token-that-nobody-guesses"]})
+    with pytest.raises(fl.FlightUnauthenticatedError):
+        access.identify({"authorization": ["Bearer another-token-that-nobody-guesses"]})
+    assert access.identify({"authorization": [f"Bearer {_TOKEN}"]})
+
+
+@pytest.mark.parametrize("port", [-1, 65_536, 70_000])
+def test_no_such_port(session: Session, port: int) -> None:
+    """A port that there is not is refused, not taken for another."""
+    with pytest.raises(OptionError, match="port must be between"):
+        session.serve(port=port, token=_TOKEN)
 
 
 # Certificates

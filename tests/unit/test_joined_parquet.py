@@ -22,8 +22,9 @@ A = ParquetPart(
     keys=FolderKeys(),
     rows=10,
     bytes=100,
+    is_typical=True,
 )
-B = replace(A, file=StoredFile("b.parquet", 100, "1"), rows=7)
+B = replace(A, file=StoredFile("b.parquet", 100, "1"), rows=7, is_typical=False)
 
 
 def cut(first: int, last: int) -> ParquetPart:
@@ -74,3 +75,24 @@ def test_a_query_over_files_is_one_task_with_all_threads(tmp_path: Path) -> None
             range(400_000)
         )
         assert (frame.metrics().stages, frame.metrics().tasks) == (1, 1)
+
+
+def test_types_are_those_of_the_first_file_in_every_task(tmp_path: Path) -> None:
+    """DuckDB takes those of the first that it is given: a task may begin with another."""
+    sums = {"BIGINT": 0, "SMALLINT": 0}
+    with duckdb.connect() as connection:
+        for i, type_ in enumerate(["BIGINT", *["SMALLINT"] * 7, "BIGINT"]):
+            base = 4_000_000_000 if type_ == "BIGINT" else 0
+            connection.execute(
+                f"COPY (SELECT ({base} + range)::{type_} AS x FROM range(20000)) "
+                f"TO '{tmp_path}/{i}.parquet'"
+            )
+            sums[type_] += 20_000 * base + sum(range(20_000))
+    other = replace(A, file=StoredFile("c.parquet", 100, "1"), is_typical=False)
+    assert ParquetPart.joined([B, other]) == [B, other]
+    with minishark.connect(
+        nodes=2, in_process=True, single_task_rows=0, disabled_optimizations=["one_task"]
+    ) as session:
+        frame = session.sql(f"SELECT sum(x) AS s FROM '{tmp_path}/*.parquet'")
+        assert frame.to_arrow().to_pylist() == [{"s": sum(sums.values())}]
+        assert frame.metrics().tasks > 1

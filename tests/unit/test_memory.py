@@ -169,3 +169,27 @@ def test_addresses_of_memory_that_was_given_back_do_not_count() -> None:
         check=True,
     )
     assert done.stdout == "limited\n"
+
+
+def test_memory_that_is_taken_slowly_is_limited_too() -> None:
+    """What an executor allows is fitted while a function runs."""
+    program = (
+        "from minishark.cluster.machine import Confinement\n"
+        "limits = Confinement(64 << 20)\n"
+        "kept = []\n"
+        "try:\n"
+        "    for _ in range(40):\n"
+        "        kept.append(bytearray(b'1') * (16 << 20))\n"
+        "        limits.fit()\n"
+        "except MemoryError:\n"
+        "    pass\n"
+        "print(len(kept) * 16)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=process_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(done.stdout) <= 64 + 256

@@ -176,7 +176,8 @@ class _Watched(Generic[_Value]):
     def __init__(self, file: Path, read: Callable[[Path], _Value]) -> None:
         self._file = file
         self._parse = read
-        self._read = stamp(file), read(file)
+        self._told = stamp(file)
+        self._read = self._told, read(file)
 
     def value(self) -> _Value:
         """What it holds now; what it held, if that can't be read."""
@@ -185,9 +186,11 @@ class _Watched(Generic[_Value]):
         if now != before:
             try:
                 held = self._parse(self._file)
-            except (DataError, OptionError) as error:
-                _LOG.warning("%s What was there before is used on.", error)
-            self._read = now, held
+                self._read = now, held
+            except (DataError, OptionError) as error:  # perhaps for a moment
+                if now != self._told:
+                    _LOG.warning("%s What was there before is used on.", error)
+                self._told = now
         return held
 
 

@@ -19,7 +19,7 @@ from minishark.adapters.flight.connections import Connections
 from minishark.adapters.flight.limits import Limits
 from minishark.adapters.flight.service import Calls, FlightSql
 from minishark.errors import OptionError
-from minishark.session.front import Front, Refusals
+from minishark.session.front import Front, Refusals, listening
 from minishark.session.page.certificate import Certificate
 from minishark.session.session import Session
 
@@ -61,6 +61,8 @@ class Server:
             DataError: the certificate can't be read.
         """
         access, limits = access or Access(), limits or Limits()
+        if not 0 <= port <= 65_535:  # which some resolvers of names take for others
+            raise OptionError("The port must be between 0 and 65535.")
         check_exposure(host, access, has_tls=certificate is not None)
         tls = None if certificate is None else Certificate(certificate, protocols=["h2"])
         access.issued_s = max(access.issued_s, limits.idle_s)
@@ -75,9 +77,11 @@ class Server:
             # Where anybody may ask, nobody is a stranger: nothing stands between, and no copy.
             if tls is not None or not access.is_open:
                 self._front = Front(host, port, Refusals(limits.refused), tls)
+            else:
+                listening(host, port).close()  # gRPC would not say why it can't
             place = f"{scheme}://{named}:{port}" if self._front is None else self._front.location
             self._flight = FlightSql(place, access, self.connections, self._calls, self._front)
-        except (pa.ArrowException, OSError, OverflowError) as error:
+        except (pa.ArrowException, OSError) as error:
             if self._front is not None:
                 self._front.stop()
             raise OptionError(

@@ -30,18 +30,20 @@ class Certificate:
         certificate, key = files
         self._files = Path(certificate).expanduser(), Path(key).expanduser()
         self._protocols = protocols
-        self._read = self._stamps()
+        self._read = self._told = self._stamps()
         self._context = self._load()
 
     def context(self) -> ssl.SSLContext:
         """For a new connection. While files are exchanged one by one, those from before hold."""
         stamps = self._stamps()
         if stamps != self._read:
-            self._read = stamps
             try:
                 self._context = self._load()
-            except DataError as error:
-                _LOG.warning("%s The one from before is used on.", error)
+                self._read = stamps
+            except DataError as error:  # perhaps for a moment, as when too many files are open
+                if stamps != self._told:
+                    _LOG.warning("%s The one from before is used on.", error)
+                self._told = stamps
         return self._context
 
     def _stamps(self) -> list[tuple[int, int, int]]:
