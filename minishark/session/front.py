@@ -291,11 +291,7 @@ class Front:
         self._changed = threading.Condition()  # guards the two above; strangers have become fewer
         self._is_stopped = False
         with contextlib.ExitStack() as undo:
-            family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            is_any = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
-            self._listener = undo.enter_context(
-                socket.create_server(place, family=family, backlog=_BACKLOG, dualstack_ipv6=is_any)
-            )
+            self._listener = undo.enter_context(listening(host, port))
             self._listener.settimeout(_LOOK_S)
             self.port: int = self._listener.getsockname()[1]
             folder, _ = locked_folder(Path(tempfile.gettempdir()), undo)
@@ -413,6 +409,17 @@ class Front:
             for passage in self._strangers():
                 if passage.began_s < before_s:
                     passage.end()
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there.
+
+    Raises:
+        OSError: it can't.
+    """
+    family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    is_any = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server(place, family=family, backlog=_BACKLOG, dualstack_ipv6=is_any)
 
 
 def name_of(peer: str) -> str:

@@ -19,7 +19,7 @@ from minishark.adapters.flight.connections import Connections
 from minishark.adapters.flight.limits import Limits
 from minishark.adapters.flight.service import Calls, FlightSql
 from minishark.errors import OptionError
-from minishark.session.front import Front, Refusals
+from minishark.session.front import Front, Refusals, listening
 from minishark.session.page.certificate import Certificate
 from minishark.session.session import Session
 
@@ -77,6 +77,8 @@ class Server:
             # Where anybody may ask, nobody is a stranger: nothing stands between, and no copy.
             if tls is not None or not access.is_open:
                 self._front = Front(host, port, Refusals(limits.refused), tls)
+            else:
+                listening(host, port).close()  # gRPC would not say why it can't
             place = f"{scheme}://{named}:{port}" if self._front is None else self._front.location
             self._flight = FlightSql(place, access, self.connections, self._calls, self._front)
         except (pa.ArrowException, OSError) as error:
