@@ -688,6 +688,7 @@ class _Query(Generic[Result]):
     def plan(self, *, whole: bool) -> QueryPlan:
         self._on_hosts = self.engine.on_hosts
         plan = self.planner.plan(self.sql, self.sink, on_hosts=self._on_hosts, whole=whole)
+        self.scope.check_read(plan.source_tables)
         self._planned_s = time.perf_counter()
         self.observer.planned(plan, self._planned_s - self._started_s)
         return plan

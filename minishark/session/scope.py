@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.errors import UnsupportedError
 from minishark.model.catalog import Catalog
 from minishark.query.inputs import lost_partitions
 from minishark.query.planner import QueryPlanner
@@ -132,6 +133,15 @@ class Scope:
     def _view(self) -> Catalog | None:
         store = self.transaction.store
         return None if store is None else store.view
+
+    def check_read(self, sources: Collection[str]) -> None:
+        """Raise UnsupportedError if a query reads, through a view, what its transaction changed."""
+        store = self.transaction.store
+        if store is not None and store.changed_source in sources:
+            raise UnsupportedError(
+                f"A view reads {store.changed_source} as it is committed, and this transaction has "
+                "changed it: read the table itself, or COMMIT first."
+            )
 
     @property
     def planner(self) -> QueryPlanner:

@@ -84,6 +84,8 @@ class MemoryTransaction:
     _loads: dict[str, None] = field(default_factory=dict)  # the folders of tables that it created
     _defined: list[Defined] = field(default_factory=list)
 
+    changed_source = None  # it changes no source
+
     @property
     def lock(self) -> AbstractContextManager[object]:
         """Held while a statement changes tables in memory, and while the transaction ends."""

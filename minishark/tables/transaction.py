@@ -30,6 +30,10 @@ class StoreTransaction(Protocol):
     def lock(self) -> AbstractContextManager[object]:
         """Held while a statement of the transaction changes something, and while it ends."""
 
+    @property
+    def changed_source(self) -> str | None:
+        """A source, in lower case, that its statements read by another name, as they left it."""
+
     def commit(self) -> None:
         """Publish all changes, or raise (ConflictError, perhaps) and have published none."""
 

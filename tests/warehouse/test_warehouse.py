@@ -387,6 +387,20 @@ def test_transactions(session: Session) -> None:
         session.sql("COMMIT")
 
 
+def test_views_of_what_a_transaction_has_changed(session: Session) -> None:
+    """They would have the rows from before: such a query is refused; of other tables it is not."""
+    session.sql("CREATE TABLE s.t AS SELECT 1 AS a; CREATE TABLE s.u AS SELECT 1 AS a")
+    session.sql("CREATE VIEW tv AS FROM s.t; CREATE VIEW uv AS FROM s.u")
+    session.sql("BEGIN")
+    assert _rows(session, "FROM tv, uv") == [(1, 1)]
+    session.sql("INSERT INTO s.t VALUES (2)")
+    assert _rows(session, "FROM uv") == [(1,)]
+    with pytest.raises(UnsupportedError, match="read the table itself, or COMMIT"):
+        session.sql("SELECT count(*) FROM tv").collect()
+    session.sql("ROLLBACK")
+    assert _rows(session, "FROM tv") == [(1,)]
+
+
 @pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "sql",

@@ -52,6 +52,11 @@ class WarehouseTransaction:
     view: MemoryCatalog | None = None  # tables in memory are as they are
 
     @property
+    def changed_source(self) -> str | None:
+        """The table that it has changed, by the name by which others read it, and views."""
+        return None if self.change is None else str(self.name).lower()
+
+    @property
     def refuses(self) -> bool:
         """Whether what no transaction can hold is refused now."""
         return not self.is_lazy or self.name is not None
