@@ -173,7 +173,8 @@ def _joined(name: str, modifier: str = "") -> Callable[..., Column]:
         def each(item: Column) -> Column:
             return ByType(argument=item, make=inside, decides=chosen).column()
 
-        made = ByType(argument=joined(each(chosen), each(mark)), make=make, decides=chosen).column()
+        between = each(call("coalesce", mark, value("")))  # NULL stands for nothing, too
+        made = ByType(argument=joined(each(chosen), between), make=make, decides=chosen).column()
         shown = f"{modifier}{shown_as(chosen)}, {shown_as(mark)}"
         return made.alias(f"{name.removesuffix('_distinct')}({shown})")
 

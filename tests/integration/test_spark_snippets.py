@@ -319,6 +319,7 @@ def test_files_are_tables_in_text(given: dict[str, Any], tmp_path: Path) -> None
         ('people.select(F.to_unix_timestamp(F.lit("2024+01"), F.col("f"))).first()[0]', 1704067200),
         ('people.select(F.unhex(F.lit("41"))).first()[0]', bytearray(b"A")),
         ('people.agg(F.listagg(F.unhex(F.lit("41")), b"-")).first()[0]', b"A-A-A-A"),
+        ('people.agg(F.listagg(F.lit("a"), F.lit(None))).first()[0]', "aaaa"),
         ('people.select(F.to_json(F.parse_json(F.lit("[ 1 ]")))).first()[0]', "[1]"),
         ('people.select(F.udf(lambda a, b: f"{a}{b}")(b="sex", a="name")).first()[0]', "af"),
         ('spark.createDataFrame([(Row(y=1, x=2),)], "v struct<x:int,y:int>").first().v', (1, 2)),
