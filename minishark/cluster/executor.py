@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 import time
+import traceback
 from functools import partial
 from pathlib import Path
 
@@ -96,15 +97,14 @@ class ExecutorRunner:
     def _tidy(self) -> None:
         """Fit DuckDB's memory limit to what stored files leave; release dropped tables."""
         # Runs on its own thread: also during a task, and between tasks.
-        tidy_at_s = time.monotonic() + _TIDY_S
+        tidy_at_s, told = time.monotonic() + _TIDY_S, ""
         while not self._closing.wait(_FIT_S):
-            with contextlib.suppress(duckdb.Error):  # its connection is closed or being reopened
-                self._runner.fit_memory()
-                if self._confinement is not None:
-                    self._confinement.fit()
-                self._runner.tell_progress()
-                self._runner.look_for_spilled()
-                PRINTS.write(self._name)
+            try:
+                self._fit()
+            except Exception as error:  # noqa: BLE001 - without this thread no limit would hold
+                if repr(error) != told:
+                    told = repr(error)
+                    traceback.print_exc()
             idle_s = min(self._calls.idle_s, self._runner.idle_s)
             if self._is_doomed() and idle_s > _REPORT_S:
                 # The front end has been told; only the end of the process stops that call. Not
@@ -117,6 +117,15 @@ class ExecutorRunner:
                 with contextlib.suppress(ClusterError):  # it is being closed
                     self._remote_files.remove_unwanted()
                 tidy_at_s = time.monotonic() + _TIDY_S
+
+    def _fit(self) -> None:
+        with contextlib.suppress(duckdb.Error):  # its connection is closed or being reopened
+            self._runner.fit_memory()
+            if self._confinement is not None:
+                self._confinement.fit()
+            self._runner.tell_progress()
+            self._runner.look_for_spilled()
+            PRINTS.write(self._name)
 
     def _is_doomed(self) -> bool:
         """Whether the process has to end, as a call in it was given up and does not."""

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import minishark
 from minishark.errors import OptionError, ResourceError
 from minishark.session.session import Session
 from minishark.worker.memory import NodeMemory
+from minishark.worker.run_task import TaskRunner
 
 LIMIT = 192 << 20
 STORAGE = NodeMemory(LIMIT, 1).storage_bytes
@@ -133,6 +135,24 @@ def test_an_update_of_a_table_on_disk(session: Session, plain: duckdb.DuckDBPyCo
     assert (
         expected == duckdb.from_arrow(session.sql("SELECT sum(kind) FROM u").to_arrow()).fetchall()
     )
+
+
+def test_limits_are_kept_on_after_an_error(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever is raised where memory is fitted; the executor's log tells it once."""
+    fitted, many = list[str](), threading.Event()
+
+    def fit(self: TaskRunner) -> None:
+        fitted.append("")
+        if len(fitted) > 2:
+            many.set()
+        raise ZeroDivisionError("of shares")
+
+    monkeypatch.setattr(TaskRunner, "fit_memory", fit)
+    with minishark.connect(in_process=True, nodes=1):
+        assert many.wait(30)
+    assert capfd.readouterr().err.count("ZeroDivisionError: of shares") == 1
 
 
 def test_a_limit_that_is_too_low_says_what_is_needed() -> None:
