@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from minishark.cluster.backend import (
@@ -123,6 +125,7 @@ def outcome(file: str, *buckets: int, rows: int = 0) -> TaskOutcome:
     )
 
 
+piece = partial(FileSlice, is_new=True)
 OUTCOMES = [outcome("0", 2, 0, 1), outcome("1", 0, 0, 4)]
 NODES = ["a", "b"]
 
@@ -130,12 +133,12 @@ NODES = ["a", "b"]
 @pytest.mark.parametrize(
     ("buckets", "expected"),
     [
-        (range(1), (FileSlice("0", ("a",), 0, 1),)),
-        (range(2, 3), (FileSlice("0", ("a",), 1, 2), FileSlice("1", ("b",), 0, 1))),
-        (range(1, 2), (FileSlice("0", ("a",), 1, 1),)),
-        (range(2), (FileSlice("0", ("a",), 0, 1),)),
-        (range(3), (FileSlice("0", ("a",), 0, 2), FileSlice("1", ("b",), 0, 1))),
-        (None, (FileSlice("0", ("a",)), FileSlice("1", ("b",)))),
+        (range(1), (piece("0", ("a",), 0, 1),)),
+        (range(2, 3), (piece("0", ("a",), 1, 2), piece("1", ("b",), 0, 1))),
+        (range(1, 2), (piece("0", ("a",), 1, 1),)),
+        (range(2), (piece("0", ("a",), 0, 1),)),
+        (range(3), (piece("0", ("a",), 0, 2), piece("1", ("b",), 0, 1))),
+        (None, (piece("0", ("a",)), piece("1", ("b",)))),
     ],
 )
 def test_stage_slices(buckets: range | None, expected: tuple[FileSlice, ...]) -> None:
@@ -151,8 +154,8 @@ def test_empty_pieces_are_left_out() -> None:
         TaskOutcome(figures=TaskFigures(rows=0, bytes=0), file="2"),
     ]
     found = stage_slices(pieces, ["a", "b", "c"], None)
-    assert (FileSlice("1", ("b",)),) == found
-    assert (FileSlice("0", ("a",)),) == stage_slices(pieces[:1], ["a"], None)
+    assert (piece("1", ("b",)),) == found
+    assert (piece("0", ("a",)),) == stage_slices(pieces[:1], ["a"], None)
 
 
 # Errors that come back

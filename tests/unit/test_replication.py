@@ -118,7 +118,9 @@ def test_a_restarted_node_keeps_what_it_was_given_since(
         cluster=cast("Cluster", cluster),
         tables=lambda: [table(2, "ab", "ab")],
         homes=lambda found: homes[found.folder],
-        moved=lambda _, index, found, gone, __: moved.append((index, list(found), list(gone))),
+        moved=lambda _, index, found, gone, __: (
+            moved.append((index, list(found), list(gone))) is None
+        ),
         dropped=lambda _: None,
     )
     replicator.heal()
