@@ -8,6 +8,7 @@ others begin. What each slot's task wants stands in a file of one byte in shared
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,21 +26,24 @@ class Shares:
         folder.mkdir(exist_ok=True)
         # The pid tells which are of dead processes.
         self._name = f"{os.getpid()}.{name}"
-        self._file = (folder / self._name).open("wb", buffering=0)
-        self._file.write(b"\0")
+        # Mapped: a system call for each short call of a function would let other threads run.
+        with (folder / self._name).open("w+b") as file:
+            file.write(b"\0")
+            file.flush()
+            self._byte = mmap.mmap(file.fileno(), 1)
         self.wanted = 0
 
     def close(self) -> None:
         """The slot has ended, and wants nothing."""
         self.want(0)
-        self._file.close()
+        self._byte.close()
 
     def want(self, shares: int) -> None:
         """Say how many shares the slot's task can use; 0 if it has none."""
         if shares != self.wanted:
             self.wanted = shares
             with contextlib.suppress(ValueError):  # it is closed: a call has outlived its slot
-                os.pwrite(self._file.fileno(), bytes([min(shares, _WANTED_MAX)]), 0)
+                self._byte[0] = min(shares, _WANTED_MAX)
 
     def taken(self) -> float:
         """How many shares the slot has now: 1 at least while a task runs, which may be all of them.
