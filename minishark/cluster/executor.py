@@ -99,13 +99,13 @@ class ExecutorRunner:
         # Runs on its own thread: also during a task, and between tasks.
         tidy_at_s, told = time.monotonic() + _TIDY_S, ""
         while not self._closing.wait(_FIT_S):
+            idle_s = min(self._calls.idle_s, self._runner.idle_s)
             try:
-                self._fit()
+                self._fit(is_idle=idle_s > _REPORT_S)
             except Exception as error:  # noqa: BLE001 - without this thread no limit would hold
                 if repr(error) != told:
                     told = repr(error)
                     traceback.print_exc()
-            idle_s = min(self._calls.idle_s, self._runner.idle_s)
             if self._is_doomed() and idle_s > _REPORT_S:
                 # The front end has been told; only the end of the process stops that call. Not
                 # sooner: who has submitted it may run here, too, and would be lost with it.
@@ -118,10 +118,10 @@ class ExecutorRunner:
                     self._remote_files.remove_unwanted()
                 tidy_at_s = time.monotonic() + _TIDY_S
 
-    def _fit(self) -> None:
+    def _fit(self, *, is_idle: bool) -> None:
         with contextlib.suppress(duckdb.Error):  # its connection is closed or being reopened
             self._runner.fit_memory()
-            if self._confinement is not None:
+            if self._confinement is not None and not is_idle:  # else nothing takes memory
                 self._confinement.fit()
             self._runner.tell_progress()
             self._runner.look_for_spilled()
