@@ -321,7 +321,7 @@ class ReusedOutputs:
         self, outcome: TaskOutcome, node: str, identity: str, run_s: float = 0.0
     ) -> KeptOutput:
         return KeptOutput(
-            outcome=structs.replace(outcome, printed="", profiles={}, is_taken=True),
+            outcome=structs.replace(outcome, printed="", profiles={}),
             node=node,
             identity=identity,
             made_s=time.time(),
@@ -389,7 +389,8 @@ class ReusedOutputs:
 
 
 def _output(kept: KeptOutput) -> TaskOutput:
-    return TaskOutput(kept.outcome, kept.node, () if kept.outcome.file is None else kept.nodes)
+    outcome = structs.replace(kept.outcome, is_taken=True)
+    return TaskOutput(outcome, kept.node, () if outcome.file is None else kept.nodes)
 
 
 def _tell(tell: OnShared, task: int, kept: KeptOutput | None) -> None:
