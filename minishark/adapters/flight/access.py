@@ -17,16 +17,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
 
 import pyarrow.flight as fl
 
 from minishark.errors import DataError, OptionError
-from minishark.session.page.certificate import stamp
+from minishark.session.page.certificate import Watched
 
 _LOG = logging.getLogger("minishark.adapters.flight")
-_Value = TypeVar("_Value")
 
 COOKIE = "minishark_session"
 _TOKEN = re.compile(r"[\w-]{20,}", re.ASCII)
@@ -79,9 +78,9 @@ class Access:
         self._tokens = lambda: tokens
         self._passwords = lambda: users
         if isinstance(self.token, Path):
-            self._tokens = _Watched(self.token, read_tokens).value
+            self._tokens = Watched([self.token], partial(read_tokens, self.token), _LOG).value
         if isinstance(self.users, Path):
-            self._passwords = _Watched(self.users, read_users).value
+            self._passwords = Watched([self.users], partial(read_users, self.users), _LOG).value
 
     @property
     def is_open(self) -> bool:
@@ -168,30 +167,6 @@ class Access:
             if hmac.compare_digest(token.encode(), shown)
         ]
         return any(now < until_s for until_s in right)
-
-
-class _Watched(Generic[_Value]):
-    """What a file holds, which may change."""
-
-    def __init__(self, file: Path, read: Callable[[Path], _Value]) -> None:
-        self._file = file
-        self._parse = read
-        self._told = stamp(file)
-        self._read = self._told, read(file)
-
-    def value(self) -> _Value:
-        """What it holds now; what it held, if that can't be read."""
-        before, held = self._read
-        now = stamp(self._file)
-        if now != before:
-            try:
-                held = self._parse(self._file)
-                self._read = now, held
-            except (DataError, OptionError) as error:  # perhaps for a moment
-                if now != self._told:
-                    _LOG.warning("%s What was there before is used on.", error)
-                self._told = now
-        return held
 
 
 def _header(headers: Mapping[str, Sequence[str | bytes]], name: str) -> str:

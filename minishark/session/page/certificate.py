@@ -4,12 +4,45 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 
-from minishark.errors import DataError
+from minishark.errors import DataError, OptionError
 
 _LOG = logging.getLogger("minishark.certificate")
+_Value = TypeVar("_Value")
+
+
+class Watched(Generic[_Value]):
+    """What files hold, which may change."""
+
+    def __init__(
+        self, files: Sequence[Path], read: Callable[[], _Value], log: logging.Logger
+    ) -> None:
+        """Read the files; `log` is told if they can't be read later on."""
+        self._files = files
+        self._parse = read
+        self._log = log
+        self._told = self._stamps()
+        self._read = self._told, read()
+
+    def value(self) -> _Value:
+        """What they hold now; what they held, if that can't be read."""
+        before, held = self._read
+        now = self._stamps()
+        if now != before:
+            try:
+                held = self._parse()
+                self._read = now, held
+            except (DataError, OptionError) as error:  # perhaps for a moment
+                if now != self._told:
+                    self._log.warning("%s What was there before is used on.", error)
+                self._told = now
+        return held
+
+    def _stamps(self) -> list[tuple[int, int, int]]:
+        return [_stamp(file) for file in self._files]
 
 
 class Certificate:
@@ -30,24 +63,11 @@ class Certificate:
         certificate, key = files
         self._files = Path(certificate).expanduser(), Path(key).expanduser()
         self._protocols = protocols
-        self._read = self._told = self._stamps()
-        self._context = self._load()
+        self._context = Watched(self._files, self._load, _LOG)
 
     def context(self) -> ssl.SSLContext:
         """For a new connection. While files are exchanged one by one, those from before hold."""
-        stamps = self._stamps()
-        if stamps != self._read:
-            try:
-                self._context = self._load()
-                self._read = stamps
-            except DataError as error:  # perhaps for a moment, as when too many files are open
-                if stamps != self._told:
-                    _LOG.warning("%s The one from before is used on.", error)
-                self._told = stamps
-        return self._context
-
-    def _stamps(self) -> list[tuple[int, int, int]]:
-        return [stamp(file) for file in self._files]
+        return self._context.value()
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -61,7 +81,7 @@ class Certificate:
         return context
 
 
-def stamp(file: Path) -> tuple[int, int, int]:
+def _stamp(file: Path) -> tuple[int, int, int]:
     """What is another when a file is."""
     try:
         status = file.stat()
